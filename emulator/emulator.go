@@ -99,7 +99,7 @@ type Options struct {
 	UnlimitedRate bool
 
 	// ReuseQueueNames allows a new queue to have the name of a deleted queue. Production refuses
-	// that for up to 72 hours, and so does the emulator by default.
+	// that for up to 72 hours. By default, the emulator refuses it, too.
 	ReuseQueueNames bool
 
 	// Faults make calls and deliveries fail, by rules. Each emulator needs Faults of its own.

@@ -349,7 +349,7 @@ func TestShuffledDeliveries(t *testing.T) {
 			}
 		}
 		if slices.Equal(got, created) || f.Counts()[emulator.DeliverShuffled] == 0 {
-			t.Error("the order is that of the creation")
+			t.Error("the tasks were delivered in the order of their creation")
 		}
 		slices.Sort(got)
 		if diff := cmp.Diff(created, got); diff != "" {

@@ -190,7 +190,7 @@ func TestReuseQueueNames(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		if n := len(r.times()); n != 1 {
-			t.Errorf("%d deliveries, want 1: that of the last queue", n)
+			t.Errorf("%d deliveries, want 1, from the last queue", n)
 		}
 	})
 }

@@ -225,7 +225,7 @@ func TestFinishedTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := begunByRead.Commit(); !errors.Is(err, datastore.ErrConcurrentTransaction) {
-		t.Errorf("a transaction that was begun by its first read: %v, want a conflict", err)
+		t.Errorf("a transaction that its first read has started: %v, want a conflict", err)
 	}
 
 	readOnly := begin(t, client, datastore.ReadOnly)

@@ -254,7 +254,7 @@ func TestRefusedStart(t *testing.T) {
 		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 			&export.StartOptions{Folder: "second"})
 		if err == nil {
-			t.Error("a start whose context has ended begins")
+			t.Error("an export was started although its context had ended")
 		}
 		refused(err, err)
 		if err := run.Jobs()[0].CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {

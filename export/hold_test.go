@@ -109,7 +109,7 @@ func TestHold(t *testing.T) {
 				}
 				name, head := fmt.Sprintf("%d-of-%d.json", 7+i, 7+n), fmt.Sprintf(`{"shard":%d,"of":%d,`, 7+i, 7+n)
 				if path.Base(f.Name) != name || !strings.HasPrefix(string(text), head) {
-					t.Errorf("file %d is %s, and begins with %.30q, want %s and %q", i, f.Name, text, name, head)
+					t.Errorf("file %d is %s, and starts with %.30q, want %s and %q", i, f.Name, text, name, head)
 				}
 			}
 			if err := x.Write(t.Context(), run, 0, agreed); err != nil {

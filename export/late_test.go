@@ -233,7 +233,7 @@ func checkLast(t *testing.T, s *testbucket.Bucket, run *export.Run, m *export.Ma
 	}
 	last, err := export.ReadManifest(t.Context(), s.Open(), run.Folder)
 	if err != nil || last.Run != m.Run {
-		t.Errorf("the manifest of the folder is %+v, %v, want that of %s", last, err, run.ID)
+		t.Errorf("the manifest of the folder is %+v, %v, want the manifest of %s", last, err, run.ID)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestEqual(t *testing.T) {
 		}
 		for i := 1; i < n; i++ {
 			if all[i].From != all[i-1].To || all[i].From <= all[i-1].From {
-				t.Fatalf("%d: stretch %d begins at %q, behind [%q, %q)", n, i, all[i].From, all[i-1].From, all[i-1].To)
+				t.Fatalf("%d: stretch %d starts at %q, after [%q, %q)", n, i, all[i].From, all[i-1].From, all[i-1].To)
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func TestTiles(t *testing.T) {
 			before := files[i]
 			files[i] = file
 			if err := checkTiles(of, files); err == nil {
-				t.Errorf("%d parts in %d files, of which %d has %s: no error", len(parts), n, i, what)
+				t.Errorf("%d parts in %d files, and file %d has %s: no error", len(parts), n, i, what)
 			}
 			files[i] = before
 		}
@@ -145,8 +145,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// TestFileNames plans files whose names Options.Name returns. Names that an export can't use must be
-// refused.
+// TestFileNames plans files whose names Options.Name returns. Names that an export can't use must
+// be refused.
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"a/b-%d.csv":                            "",

@@ -433,7 +433,7 @@ func TestDiscardBesideOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after := count(); after != before/2 {
-			t.Errorf("%d parts are recorded, want those of the other run, %d", after, before/2)
+			t.Errorf("%d parts are recorded, want the other run's %d", after, before/2)
 		}
 		open.Store(true)
 		m, err := second.Wait(t.Context())

@@ -205,8 +205,7 @@ type simulation struct {
 	guests map[string]time.Time // the names of the entities that other clients put during the erasure, with the times
 }
 
-// tenantNumber is a tenant's value. It has so many digits that no hash in a record contains it by
-// chance.
+// tenantNumber is a tenant's value. It is long, so that no hash in a record contains it by chance.
 const tenantNumber int64 = 4711471147
 
 func key(namespace, kind, name string) *datastore.Key {

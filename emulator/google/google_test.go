@@ -86,9 +86,9 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 		t.Skipf("left out: %v", err)
 	}
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want that of the context", err)
+		t.Errorf("error %v, want the context's", err)
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files were not removed: %v, %v", left, err)
 	}
 }

@@ -555,7 +555,7 @@ func TestErrors(t *testing.T) {
 		},
 	} {
 		got, want := do(s), do(client)
-		gotAll, gotMany := got.(datastore.MultiError)    //nolint:errorlint // as it is to the letter
+		gotAll, gotMany := got.(datastore.MultiError)    //nolint:errorlint // without unwrapping
 		wantAll, wantMany := want.(datastore.MultiError) //nolint:errorlint // likewise
 		same := (got == nil) == (want == nil) && status.Code(got) == status.Code(want) && gotMany == wantMany &&
 			len(gotAll) == len(wantAll)

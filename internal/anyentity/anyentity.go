@@ -1,5 +1,5 @@
-// Package anyentity makes random entities for tests. Their values have all forms that Datastore's
-// protocol can express.
+// Package anyentity makes random entities for tests. Their values have all forms that messages of
+// the Datastore API can express.
 package anyentity
 
 import (
@@ -19,8 +19,8 @@ var Names = []string{
 	"n\nl", "'", "0", "-", "N.N",
 }
 
-// New returns a random entity with up to twelve properties, whose names are in [Names]. The caller
-// may add properties. If plain is set, it uses only values that Google's emulators accept.
+// New returns a random entity with up to twelve properties, whose names are in [Names]. A caller
+// may add properties. If plain is set, the entity has only values that Google's emulators accept.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}

@@ -17,12 +17,12 @@ import (
 // Path is the path of the schema's file in the folder docs.
 const Path = "jobs-api.schema.json"
 
-// A Schema is a JSON schema, or a part of one.
+// A Schema is a JSON schema, or a part of one, as decoded JSON.
 type Schema map[string]any
 
-// Of returns a schema with a definition for each of the given types. The definition has the type's
-// key in the map as its name. The types of their fields get definitions, too. The function meaning
-// returns the description of a field.
+// Of returns a schema with a definition for each of the given types, under the type's key in the
+// map. The types of their fields get definitions, too. The function meaning returns the description
+// of a field for the schema.
 func Of(types map[string]reflect.Type, meaning func(t reflect.Type, field string) string) Schema {
 	m := maker{defs: make(map[string]any), meaning: meaning}
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -73,8 +73,8 @@ func (m maker) of(t reflect.Type) Schema {
 	return Schema{}
 }
 
-// object returns the JSON schema of a struct. A struct type with a name becomes a definition, and
-// object returns a reference to it.
+// object returns the JSON schema of a struct. If the struct type has a name, object stores a
+// definition for it and returns a reference to this definition.
 func (m maker) object(t reflect.Type) Schema {
 	name := t.String()
 	if t.Name() != "" {
@@ -109,8 +109,8 @@ func (m maker) object(t reflect.Type) Schema {
 	return Schema{"$ref": "#/$defs/" + name}
 }
 
-// Check returns an error if a JSON text does not match one definition of a schema. The schema was
-// decoded by encoding/json.
+// Check returns an error if a JSON text does not match the definition with this name in a schema.
+// The schema must be decoded by encoding/json.
 func Check(schema map[string]any, definition string, text []byte) error {
 	defs, _ := schema["$defs"].(map[string]any)
 	s, ok := defs[definition].(map[string]any)

@@ -1,6 +1,7 @@
 // Command arrows shows whether a package can be read from top to bottom. It lists which files of
-// the package use which others. It finds the order of files in which the fewest references point
-// upwards, and prints the number of these. If it is 0, the package can be read in this order.
+// the package use which others. A reference points upwards if a file uses something from an earlier
+// file. Command arrows finds the order of files with the fewest such references, and prints their
+// number. If it is 0, the package can be read in this order.
 //
 //	go run ./internal/arrows ./mapper/internal/executor
 //
@@ -64,8 +65,8 @@ func run(folder string) error {
 	return nil
 }
 
-// read returns the files of a package, without its tests. For each pair of files it also returns
-// the names that the first one uses from the second.
+// read returns the names of a package's files, without its tests. For each pair of files it also
+// returns the names that the first one uses from the second.
 func read(folder string) (names []string, uses [][][]string, err error) {
 	set := token.NewFileSet()
 	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
@@ -148,8 +149,8 @@ func counts(object types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// best returns the order of files in which the fewest references point upwards, and the number of
-// these references. It tries all sets of files for the top.
+// best returns the order of files with the fewest upward references, and the number of these. It
+// tries all sets of files for the top.
 func best(uses [][][]string) (order []int, upwards int) {
 	n := len(uses)
 	// The cost of file f is the number of files above it that it uses: these references point

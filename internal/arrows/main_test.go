@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// TestExecutor checks that package executor can be read from top to bottom: no reference points
-// upwards in the best order of its files.
+// TestExecutor checks that package executor can be read from top to bottom: in the best order of
+// its files, no file uses something from an earlier file.
 func TestExecutor(t *testing.T) {
 	names, uses, err := read("../../mapper/internal/executor")
 	if err != nil {
@@ -19,8 +19,8 @@ func TestExecutor(t *testing.T) {
 	}
 }
 
-// TestBest checks that best finds the one reference that has to point upwards in a circle of three
-// files.
+// TestBest checks three files that use each other in a circle. In the best order, only one
+// reference points upwards.
 func TestBest(t *testing.T) {
 	uses := [][][]string{{nil, {"b"}, nil}, {nil, nil, {"c"}}, {{"a"}, nil, nil}}
 	if _, upwards := best(uses); upwards != 1 {

@@ -75,20 +75,21 @@ type Cloud struct {
 // "queue:", "service:" or "account:".
 type grant struct{ resource, role, member string }
 
-// A schedule is a job of Cloud Scheduler, which calls a URL regularly.
+// A schedule is a job of Cloud Scheduler, which calls a URL at fixed times.
 type schedule struct {
 	name, uri, method, account, audience string
 	paused                               bool
 	code                                 int // the status code of the last answer
 }
 
-// A policy is an alert policy of Cloud Monitoring.
+// A policy is an alert policy of Cloud Monitoring, with the channels to which it sends mails.
 type policy struct {
 	display, condition string
 	channels           []string
 }
 
-// marker is the gRPC metadata key that marks the Cloud's own calls. These calls need no role.
+// marker is a gRPC metadata key in the Cloud's own calls to the emulators. These calls need no
+// role.
 const marker = "x-cloudstandin"
 
 // Start returns a new Cloud, and installs the simulated programs. The caller must call Close.
@@ -181,16 +182,16 @@ func (c *Cloud) Close() {
 		c.front.close()
 	}
 	if c.queues != nil {
-		_ = c.queues.Close() // it is no longer used
+		_ = c.queues.Close() // an error does not matter, because it is no longer used
 	}
 	if c.conn != nil {
-		_ = c.conn.Close() // it is no longer used
+		_ = c.conn.Close() // an error does not matter, because it is no longer used
 	}
 	if c.emulator != nil {
 		c.emulator.Close()
 	}
 	if c.folder != "" {
-		_ = os.RemoveAll(c.folder) // a temporary folder
+		_ = os.RemoveAll(c.folder) // it is only a temporary folder
 	}
 }
 
@@ -208,8 +209,8 @@ func (c *Cloud) Refused() []string {
 	return slices.Clone(c.refused)
 }
 
-// Left describes the resources that exist in the project. A test checks with it that the
-// documentation's clean-up commands remove all.
+// Left describes the resources that exist in the project. With it, a test checks that the clean-up
+// commands of the documentation remove all of them.
 func (c *Cloud) Left() (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +235,7 @@ func (c *Cloud) Left() (all []string) {
 	return all
 }
 
-// Expiring returns the properties by which Datastore deletes expired entities, as
+// Expiring returns the properties by which Datastore deletes expired entities, each as
 // DATABASE/KIND/PROPERTY.
 func (c *Cloud) Expiring() (all []string) {
 	for name, on := range c.ttl {
@@ -266,8 +267,8 @@ func (c *Cloud) marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, marker, "1")
 }
 
-// serve answers a request of a simulated program. It runs the command line in the request, and
-// returns the output and the exit code.
+// serve answers a request of a simulated program: it runs the command line in the request, and
+// sends the output and the exit code.
 func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	var cmd command
 	if err := json.NewDecoder(r.Body).Decode(&cmd); err != nil {
@@ -348,7 +349,7 @@ func (c *Cloud) give(g grant, on bool) error {
 	return nil
 }
 
-// roles has the names of the roles that this project knows.
+// roles are the names of the roles that this simulated project knows.
 var roles = setOf(`
 	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
 	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
@@ -463,13 +464,13 @@ func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto
 	return datastorepb.NewDatastoreClient(c.conn).Commit(c.marked(ctx), r)
 }
 
-// freePort returns a TCP port that no process uses now.
+// freePort returns a TCP port of this machine that no process uses at present.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = l.Close() }() // nobody uses the listener
+	defer func() { _ = l.Close() }() // no program uses this listener
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	return port, err
 }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Curl has the flags of curl that the documentation may use. A value of true means that the flag
-// takes a value.
+// Curl has the flags of curl that the documentation may use. The value true means that the flag is
+// followed by a value.
 var Curl = map[string]bool{
 	"--fail-with-body": false, "--fail": false, "--silent": false, "--show-error": false, "--location": false,
 	"--request": true, "--header": true, "--data": true, "--output": true, "--max-time": true,
@@ -26,7 +26,8 @@ var Curl = map[string]bool{
 var short = map[string]string{"-s": "--silent", "-S": "--show-error", "-f": "--fail", "-L": "--location",
 	"-X": "--request", "-H": "--header", "-d": "--data", "-o": "--output", "-m": "--max-time"}
 
-// ParseCurl parses the arguments of curl into flags and the URL.
+// ParseCurl parses the arguments of curl. It returns the values of each flag, by the flag's long
+// name, and the URL.
 func ParseCurl(args []string) (flags map[string][]string, url string, err error) {
 	flags = make(map[string][]string)
 	for i := 0; i < len(args); i++ {

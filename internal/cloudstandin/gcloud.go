@@ -27,7 +27,7 @@ type handler struct {
 	do   func(r *request) (out, said string, err error)
 }
 
-// A request is what a handler gets: the parsed command line, and the Cloud.
+// A request is the argument of a handler: the parsed command line, and the Cloud.
 type request struct {
 	context.Context
 	*Cloud
@@ -117,8 +117,8 @@ func message(err error) string {
 }
 
 // format returns named values as gcloud prints them. With the flag --format=value(...) it returns
-// only the values in the parentheses, and otherwise all. It returns an error if the flag names a
-// value that is not in the map.
+// only the values named in the parentheses, and otherwise all. It returns an error if a named value
+// is not in the map.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {
@@ -338,7 +338,7 @@ var handlers = map[string]handler{
 	}},
 }
 
-// apiNames has the APIs that this project knows.
+// apiNames are the APIs that this simulated project knows.
 var apiNames = setOf(`
 	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
 	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
@@ -347,9 +347,9 @@ var apiNames = setOf(`
 	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
-// remove deletes the resource name from the map from. It returns what gcloud prints for this to
-// stdout and to stderr; the latter is the text in the parameter said. If the resource does not
-// exist, or the flag --quiet is not given, it returns an error.
+// remove deletes the resource name from the map from. It returns what gcloud prints to stdout and
+// to stderr; the latter is said. If the resource does not exist, or the flag --quiet is not given,
+// it returns an error.
 func remove[V any](r *request, from map[string]V, name, said string) (string, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -385,8 +385,8 @@ func (c *Cloud) channel(address string) string {
 	return name
 }
 
-// accessToken handles the command that prints an access token. It returns "access-token-of-" and
-// the signed-in account. The simulated curl accepts this token.
+// accessToken handles the command that prints an access token. The token is "access-token-of-" and
+// the signed-in account, which the simulated curl accepts.
 func accessToken(r *request) (string, string, error) {
 	if r.user == "" {
 		return "", "", errors.New("You do not currently have an active account selected.")

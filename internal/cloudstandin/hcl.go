@@ -18,10 +18,11 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A module is a folder of parsed Terraform files.
+// A module is a folder with parsed Terraform files.
 type module struct {
 	folder string
-	// The key is the address: var.x, output.x, module.x, data.kind.name or kind.name.
+	// blocks has the blocks by their addresses: var.x, output.x, module.x, data.kind.name or
+	// kind.name.
 	blocks map[string]*hclsyntax.Block
 	locals map[string]*hclsyntax.Attribute
 }
@@ -78,7 +79,7 @@ func (m *module) checkVariables(given []string) error {
 	return nil
 }
 
-// A plan is one run of "terraform apply" on a root module.
+// A plan is the state of one run of "terraform apply" on a root module.
 type plan struct {
 	cloud   *Cloud
 	ctx     context.Context
@@ -90,7 +91,7 @@ type plan struct {
 type instance struct {
 	*module
 	plan    *plan
-	path    string // the start of the instance's addresses in the state: module.NAME., or "" for the root module
+	path    string // start of the instance's addresses in the state: module.NAME., or "" for the root module
 	values  map[string]cty.Value
 	pending map[string]bool
 }
@@ -196,7 +197,7 @@ func expressionText(e hclsyntax.Expression) string {
 	return ""
 }
 
-// addressOf returns the address of the block that a reference in an expression means.
+// addressOf returns the address of the block to which a reference in an expression points.
 func (i *instance) addressOf(t hcl.Traversal) string {
 	parts := []string{t.RootName()}
 	for _, step := range t[1:] {
@@ -222,7 +223,7 @@ func (i *instance) need(variables []hcl.Traversal) error {
 				return fmt.Errorf("there is no %s", address)
 			}
 		} else if i.blocks[address] == nil {
-			continue // not a block: each, path, or a variable of a for expression
+			continue // this name is not a block: each, path, or a variable of a for expression
 		}
 		if err := i.resolve(address); err != nil {
 			return err
@@ -337,8 +338,8 @@ func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	return cty.ObjectVal(outputs), err
 }
 
-// resource creates the resource of a block, or several resources for count or for_each. It returns
-// the value that other blocks see.
+// resource creates the resource of a block, or several resources if the block has count or
+// for_each. It returns the value that other blocks see under the resource's address.
 func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, error) {
 	if a := b.Body.Attributes["for_each"]; a != nil {
 		over, err := i.evaluate(a.Expr, nil)
@@ -378,8 +379,8 @@ func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, erro
 	return i.one(address, b, nil)
 }
 
-// one creates a single resource, and returns the value that other blocks see. With count or
-// for_each, more has the variables of this resource, such as each.key.
+// one creates a single resource, and returns the value that other blocks see under its address. The
+// argument more has the variables of this resource with count or for_each, such as each.key.
 func (i *instance) one(address string, b *hclsyntax.Block, more map[string]cty.Value) (cty.Value, error) {
 	o, err := i.object(b.Body, more)
 	if err != nil {
@@ -450,8 +451,8 @@ func (i *instance) object(body *hclsyntax.Body, more map[string]cty.Value) (o ob
 	return o, nil
 }
 
-// value returns the value that other blocks see: the object's attributes, and those that the
-// provider computes.
+// value returns the value that other blocks see: the object's attributes, and the attributes that
+// Google's provider computes.
 func (o object) value(computed map[string]string) cty.Value {
 	all := maps.Clone(o.attributes)
 	for name, text := range computed {
@@ -494,7 +495,8 @@ func (o object) list(name string) (all []string) {
 	return all
 }
 
-// item returns one element, as text, of an attribute that is a map.
+// item returns the element with a key in an attribute that is a map, as text. It returns "" if
+// there is none.
 func (o object) item(name, key string) string {
 	v, ok := o.attributes[name]
 	if !ok || v.IsNull() || !v.CanIterateElements() {
@@ -508,7 +510,7 @@ func (o object) item(name, key string) string {
 	return ""
 }
 
-// block returns the first inner block of a name, or an empty object if there is none.
+// block returns the first inner block with this name, or an empty object if there is none.
 func (o object) block(name string) object {
 	if all := o.blocks[name]; len(all) > 0 {
 		return all[0]

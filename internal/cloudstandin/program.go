@@ -31,8 +31,8 @@ type reply struct {
 	Code     int
 }
 
-// Main acts as a simulated program if this binary was started under the program's name. Otherwise
-// it returns. A TestMain that uses the Cloud must call it first.
+// Main acts as a simulated program, such as gcloud, if this binary was started under the program's
+// name. Otherwise it returns. A TestMain of a package that uses the Cloud must call it first.
 func Main() {
 	host := os.Getenv(hostVariable)
 	name := filepath.Base(os.Args[0])

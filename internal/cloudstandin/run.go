@@ -56,7 +56,7 @@ func (s *service) stop() {
 	s.process = nil
 }
 
-// A deployment has the settings of a service's new revision.
+// A deployment has the settings with which a service is deployed.
 type deployment struct {
 	name, region, account, binary string
 	open                          bool
@@ -82,7 +82,8 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	if before != nil {
 		s.revision = before.revision + 1
 	}
-	// registered before it is ready, because its first calls to the emulators need its account
+	// The service is registered before it is ready, because its first calls to the emulators need
+	// its account.
 	c.services[d.name] = s
 	c.mu.Unlock()
 	before.stop()
@@ -211,13 +212,15 @@ func matchesLine(filter, service string, entry map[string]any) bool {
 	return filter != ""
 }
 
-// A front is the proxy that receives all requests to services. It finds the service by the host
-// name, and checks tokens as Cloud Run does.
+// A front is the proxy that receives all requests to simulated services. It finds the service by
+// the host name, and checks tokens as Cloud Run does.
 type front struct {
 	cloud  *Cloud
 	server *httptest.Server
-	proxy  *httptest.Server // the HTTPS proxy of the programs; they send CONNECT requests to it
-	// the file with the authority's certificate; the authority signs the hosts' certificates
+	// proxy is the HTTPS proxy of the simulated programs. They send CONNECT requests to it.
+	proxy *httptest.Server
+	// authority is the file with the certificate of the front's own authority, which signs the
+	// hosts' certificates.
 	authority string
 	signer    *ecdsa.PrivateKey
 	root      *x509.Certificate
@@ -274,7 +277,7 @@ func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 }
 
 // connect handles a CONNECT request of a simulated program. It decrypts the program's TLS
-// connection, and passes the bytes on to the front's server.
+// connection, and passes the bytes to the front's server.
 func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		http.Error(w, "this proxy is for TLS", http.StatusMethodNotAllowed)
@@ -304,8 +307,8 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	both.Wait()
 }
 
-// RoundTrip sends a request from this process to the front, whatever the request's host. So Cloud
-// Tasks delivers tasks through the front.
+// RoundTrip sends a request from this process to the front, no matter to which host it is
+// addressed. Cloud Tasks uses it to deliver tasks through the front.
 func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.Clone(r.Context())
 	to.Host = r.URL.Host
@@ -368,8 +371,8 @@ func memberOf(email string) string {
 	return "user:" + email
 }
 
-// claimsOf returns the account and the audience of the token in a header. It does not verify the
-// token, because no test forges one.
+// claimsOf returns the account and the audience in the token of a request header. It does not
+// verify the token, because no test forges one.
 func claimsOf(header string) (email, audience string, err error) {
 	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
 	if len(parts) != 3 {
@@ -428,8 +431,8 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	return nil
 }
 
-// built has the programs of the checkout that this process has built. They are reused, because the
-// checkout does not change meanwhile.
+// built has the programs of the checkout that this process has built. They are used again, because
+// the checkout does not change meanwhile.
 var built struct {
 	sync.Mutex
 	binaries map[string][]byte
@@ -461,8 +464,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	return os.WriteFile(binary, built.binaries[key], 0o700)
 }
 
-// source returns the source of a folder that a command deploys. If the folder was cloned by the
-// simulated git, the source is the checkout. Any other folder is its own source, and own is true.
+// source returns the folder with the source that a command deploys. If the folder was cloned by the
+// simulated git, this is the checkout. Otherwise it is the folder itself, and own is true.
 func (c *Cloud) source(folder string) (source string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {

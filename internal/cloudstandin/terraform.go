@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// terraformFlags has, for each command of Terraform, the flags that the documentation may use. A
-// value of true means that the flag takes a value.
+// terraformFlags has, for each command of Terraform, the flags that the documentation may use. The
+// value true means that the flag is followed by a value.
 var terraformFlags = map[string]map[string]bool{
 	"init":     {"-upgrade": false, "-input": true, "-backend-config": true},
 	"plan":     {"-var": true, "-var-file": true, "-out": true, "-target": true},
@@ -140,7 +140,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		// without cancel, because functions in the plan are also called by a later destroy command
+		// cancel must not end this context, because a later destroy command also calls functions of
+		// the plan
 		p := &plan{cloud: c, ctx: context.WithoutCancel(ctx), made: m}
 		added := len(m.undo)
 		err = p.apply(root, call.Variables)
@@ -171,7 +172,7 @@ type state struct {
 }
 
 // create creates a resource in the project. It returns the values that Google's provider would
-// compute, and a function that removes the resource.
+// compute, and a function that removes the resource again.
 func (p *plan) create(kind string, r object) (computed map[string]string, undo func() error, err error) {
 	if m, ok := mere[kind]; ok {
 		computed = make(map[string]string)
@@ -191,8 +192,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		"internal/cloudstandin/terraform.go", kind)
 }
 
-// mere has the kinds of resources that have no effect in the simulated project. They have only
-// computed values, and the APIs that they need.
+// mere has the kinds of resources that have no effect in the simulated project. They only have
+// computed values, and need some APIs.
 var mere = map[string]struct {
 	computed map[string]string
 	apis     []string
@@ -236,7 +237,8 @@ var grants = map[string]struct {
 	}, "secretmanager.googleapis.com"},
 }
 
-// grant gives a member a role, if an API is enabled. It returns the same results as create.
+// grant gives a member a role. It returns an error if the API is not enabled. Its results are the
+// same as create's.
 func (p *plan) grant(g grant, api string) (map[string]string, func() error, error) {
 	if err := p.cloud.needs(api); err != nil {
 		return nil, nil, err
@@ -244,8 +246,8 @@ func (p *plan) grant(g grant, api string) (map[string]string, func() error, erro
 	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
 }
 
-// drop returns a function that calls f while it holds the Cloud's lock. The function f removes a
-// resource from the project.
+// drop returns a function that locks the Cloud and then calls f, which removes a resource from the
+// project.
 func (p *plan) drop(f func()) func() error {
 	return func() error {
 		p.cloud.mu.Lock()

@@ -14,8 +14,9 @@ import (
 // extracts it from gcloud's own parser.
 type Tree struct {
 	Version string `json:"version"`
-	Global  []Node `json:"global"` // the flags that every command has
-	// the flags and arguments of each command, by its path, such as "tasks queues create"
+	Global  []Node `json:"global"` // flags that every command has
+	// Commands has the flags and arguments of each command, by its path, such as "tasks queues
+	// create".
 	Commands map[string][]Node `json:"commands"`
 }
 
@@ -49,8 +50,8 @@ var Gcloud = sync.OnceValue(func() *Tree {
 // A Call is a parsed command line of gcloud.
 type Call struct {
 	Path string // the path of the command, such as "tasks queues create"
-	// the value of each flag that is given, by the flag's first name; a flag without a value has
-	// "true" or "false"
+	// Flags has the value of each given flag, by the flag's first name. A flag without a value has
+	// the value "true" or "false".
 	Flags       map[string]string
 	Positionals []string
 }
@@ -72,8 +73,8 @@ func (n Node) chooses(value string) bool {
 		slices.Contains(n.Choices, value)
 }
 
-// invertedFlag returns the flag that a name such as --no-quiet turns off. If there is no such flag,
-// ok is false.
+// invertedFlag returns the flag that a name such as --no-quiet turns off, here --quiet. If there is
+// no such flag, ok is false.
 func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	inverted, ok := strings.CutPrefix(name, "--no-")
 	n, known := flags["--"+inverted]
@@ -83,9 +84,9 @@ func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	return n.Flags[0], true
 }
 
-// Parse parses the arguments of gcloud in the same way as gcloud's own parser. It returns an error
-// for an unknown command, flag or choice, and for missing or mutually exclusive arguments. It does
-// not check other values.
+// Parse parses the arguments of gcloud as gcloud's own parser does. It returns an error for an
+// unknown command, flag or choice, and for missing or mutually exclusive arguments. It does not
+// check other values.
 func (t *Tree) Parse(args []string) (Call, error) {
 	c := Call{Flags: make(map[string]string)}
 	nodes, rest, err := t.command(&c, args)
@@ -130,8 +131,8 @@ func (t *Tree) Parse(args []string) (Call, error) {
 	return c, c.check(nodes)
 }
 
-// command finds the command that the arguments start with, and stores its path in c. It returns the
-// command's flags and arguments, and the arguments after its path.
+// command finds the command at the start of the arguments, and stores its path in c. It returns the
+// command's flags and arguments as nodes, and the given arguments after its path.
 func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err error) {
 	var path []string
 	for i, arg := range args {
@@ -215,7 +216,8 @@ func (c Call) check(nodes []Node) error {
 	return nil
 }
 
-// checkNode checks a nested group like check does, if at least one of its nodes is given.
+// checkNode checks a nested group as check does, but only if at least one of the group's nodes is
+// given.
 func (c Call) checkNode(n Node) error {
 	if n.Group == nil || !c.there(n) {
 		return nil
@@ -240,7 +242,7 @@ func (c Call) checkNode(n Node) error {
 }
 
 // there reports whether a node, or a node inside it, is given. For a positional argument, it always
-// returns true, because check counts positional arguments.
+// returns true, because check counts these.
 func (c Call) there(n Node) bool {
 	if len(n.Flags) > 0 {
 		_, ok := c.Flags[n.Flags[0]]

@@ -1,8 +1,8 @@
-// Package forge makes tokens for tests: valid ones, signed as Google does, and tokens with each
-// kind of fault.
+// Package forge makes tokens for tests: valid ones, signed in the same way as Google's, and tokens
+// with each kind of fault.
 //
 // A [Forger] signs with a key of its own, and publishes this key as Google does. [Forger.Proofs]
-// lists headers that a request may carry to prove its sender, with the expected status codes.
+// lists headers that a request may have to prove its sender, with the expected status codes.
 package forge
 
 import (
@@ -54,18 +54,18 @@ func IAP(t testing.TB) *Forger {
 	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
 }
 
-// Claims has the claims in which a token differs from a valid one. A nil value removes a claim.
+// Claims are the claims in which a token differs from a valid one. The value nil removes a claim.
 type Claims map[string]any
 
-// Token returns a signed token of an account for an audience. It is valid, apart from the given
+// Token returns a signed token for an account and an audience. It is valid except for the given
 // changes.
 func (f *Forger) Token(account, audience string, changes Claims) string {
 	f.t.Helper()
 	return f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: f.id}, account, audience, changes)
 }
 
-// signed returns a token that is signed with a key. Its claims are valid, apart from the given
-// changes.
+// signed returns a token that is signed with the given key. Its claims are valid except for the
+// given changes.
 func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, audience string, changes Claims) string {
 	f.t.Helper()
 	now := time.Now()
@@ -92,9 +92,9 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 	return token
 }
 
-// Keys serves the forger's public key until the test ends, in Google's format, and returns the URL.
-// It can also serve other forgers' keys. A receiver then refuses their tokens because of their
-// claims, and not because the key is unknown.
+// Keys serves the forger's public key, in Google's format, until the test ends. It returns the URL.
+// It can also serve other forgers' keys. A receiver that knows these keys must refuse the other
+// forgers' tokens because of their claims.
 func (f *Forger) Keys(others ...*Forger) string {
 	f.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -111,7 +111,7 @@ func (f *Forger) Keys(others ...*Forger) string {
 	return server.URL
 }
 
-// Fetched returns how often the public key was requested.
+// Fetched returns how many times the public key was requested.
 func (f *Forger) Fetched() int { return int(f.fetched.Load()) }
 
 // Header returns an HTTP header with a token, in the field for this kind of token.
@@ -128,5 +128,5 @@ const (
 	assertion     = "X-Goog-Iap-Jwt-Assertion" // in the canonical form of [http.Header]
 )
 
-// Segment returns a text in the base64 encoding of a token's three parts.
+// Segment returns a text as one of the three parts of a token, in base64.
 func Segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }

@@ -10,24 +10,23 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Proof is an HTTP header that a request sends to prove its sender, with the expected status
-// code.
+// A Proof is an HTTP header with which a request proves its sender, and the status code that the
+// receiver must answer.
 type Proof struct {
 	Name   string
 	Header http.Header
 	Token  string // the token in Header, or "" if there is none
 	Code   int    // the expected status code: 401, 403, or 200 for a valid proof
 
-	OtherAccount bool // whether the token is valid, but of another account
+	OtherAccount bool // whether the token is valid, but for another account
 }
 
-// Proofs returns valid and false proofs, for a test of a receiver. The receiver accepts tokens of
-// this forger for one account and one audience. The first proof is valid. The other forger makes
-// tokens of the other kind: [OIDC] or [IAP]. The caller must serve both forgers' keys with
-// [Forger.Keys].
+// Proofs returns valid and false proofs for a test of a receiver, which accepts tokens of this
+// forger for one account and one audience. The first proof is valid. The other forger makes tokens
+// of the other kind, [OIDC] or [IAP]. The caller must serve both forgers' keys with [Forger.Keys].
 //
-// Each proof also has the headers that Cloud Tasks and Identity-Aware Proxy add. These prove
-// nothing, because anybody can send them.
+// Each proof also has the headers that Cloud Tasks and Identity-Aware Proxy add. These headers
+// prove nothing, because any sender can add them.
 func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	f.t.Helper()
 	stranger := OIDC(f.t)

@@ -10,7 +10,7 @@ func (p *parser) atAggregation() bool {
 	return p.tok.is("COUNT") || p.tok.is("COUNT_UP_TO") || p.tok.is("SUM") || p.tok.is("AVG")
 }
 
-// aggregateOver reads the rest of an aggregation query AGGREGATE … OVER (…). The parser has read
+// aggregateOver reads the rest of an aggregation query AGGREGATE … OVER (…), after the word
 // AGGREGATE.
 func (p *parser) aggregateOver() (*Statement, error) {
 	aggregations, err := p.aggregations()
@@ -35,7 +35,7 @@ func (p *parser) aggregateOver() (*Statement, error) {
 	return &Statement{Query: q, Aggregations: aggregations}, nil
 }
 
-// selectAggregations reads the rest of an aggregation query SELECT COUNT(*) …. The parser has read
+// selectAggregations reads the rest of an aggregation query SELECT COUNT(*) …, after the word
 // SELECT. Only FROM and WHERE may follow.
 func (p *parser) selectAggregations() (*Statement, error) {
 	aggregations, err := p.aggregations()
@@ -89,8 +89,8 @@ func (p *parser) aggregation() (*pb.AggregationQuery_Aggregation, error) {
 	return a, err
 }
 
-// operand reads the operand of the aggregation function into a, such as the property of SUM. The
-// limit of COUNT_UP_TO can't be a binding, as in Google's emulators.
+// operand reads the operand of the aggregation function into a, such as the property of SUM. As in
+// Google's emulators, the limit of COUNT_UP_TO can't be a binding such as @1.
 func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) error {
 	switch function {
 	case "COUNT":

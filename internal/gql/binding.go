@@ -13,14 +13,14 @@ import (
 )
 
 // bindings has the values that a request gives for the binding sites of its query. A binding site
-// is @name or @1.
+// is a placeholder such as @name or @1.
 type bindings struct {
 	named      map[string]*pb.GqlQueryParameter
 	positional []*pb.GqlQueryParameter
-	used       []bool // for each positional binding, whether the query has used it
+	used       []bool // whether the query has used each positional binding
 }
 
-// bindingName matches valid names of bindings. The protocol documents this form for the keys of
+// bindingName matches valid names of bindings. Datastore documents this form for the keys of
 // named_bindings.
 var bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z_$0-9]*$`)
 
@@ -34,7 +34,7 @@ func newBindings(q *pb.GqlQuery) (*bindings, error) {
 		positional: q.GetPositionalBindings(),
 		used:       make([]bool, len(q.GetPositionalBindings())),
 	}
-	// Sorted, so that with several errors it is always the same one.
+	// Sorted, so that a query with several errors always gives the same error.
 	for _, name := range slices.Sorted(maps.Keys(b.named)) {
 		switch {
 		case !bindingName.MatchString(name):
@@ -69,7 +69,7 @@ func checkParameter(parameter *pb.GqlQueryParameter) error {
 }
 
 // unused returns an error if the query does not use a positional binding. Named bindings may stay
-// unused, as the protocol documents.
+// unused, as Datastore documents.
 func (b *bindings) unused() error {
 	if i := slices.Index(b.used, false); i >= 0 {
 		return fmt.Errorf("GQL binding %d is not used: the query has no @%d", i+1, i+1)
@@ -77,7 +77,7 @@ func (b *bindings) unused() error {
 	return nil
 }
 
-// parameter returns what is bound to a token such as @1 or @name of the query: a value or a cursor.
+// parameter returns the binding for a token such as @1 or @name of the query: a value or a cursor.
 func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	b := p.bindings
 	if t.kind == named {
@@ -98,7 +98,8 @@ func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	return b.positional[n-1], nil
 }
 
-// boundValue returns the value of a binding site. It returns an error if the binding is a cursor.
+// boundValue returns the value that is bound to a token such as @name. It returns an error if the
+// binding is a cursor.
 func (p *parser) boundValue(t token) (*pb.Value, error) {
 	parameter, err := p.parameter(t)
 	if err != nil {

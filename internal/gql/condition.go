@@ -18,8 +18,8 @@ const beforeCondition = "SELECT * WHERE\n"
 
 var inCondition = regexp.MustCompile(`^GQL query, line (\d+), `)
 
-// ParseCondition parses a condition, in the form in which it follows WHERE in a query. An example
-// is: balance >= 0 AND plan IN ARRAY('free', 'gold').
+// ParseCondition parses a condition as it may follow WHERE in a query, such as: balance >= 0 AND
+// plan IN ARRAY('free', 'gold').
 func ParseCondition(text string) (*pb.Filter, error) {
 	s, err := Parse(&pb.GqlQuery{QueryString: beforeCondition + text, AllowLiterals: true}, nil)
 	if err != nil {
@@ -37,7 +37,7 @@ func ParseCondition(text string) (*pb.Filter, error) {
 	return s.Query.Filter, nil
 }
 
-// GoValue converts a value of a condition to the Go client's form. An array becomes a slice.
+// GoValue converts a value in a condition to the Go client's form. An array becomes a slice.
 func GoValue(v *pb.Value) (any, error) {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_NullValue:

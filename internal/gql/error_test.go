@@ -15,7 +15,7 @@ type invalidCase struct {
 	text       string
 	want       string
 	positional []string
-	crashes    bool // whether Google's emulator crashes, and answers Unknown
+	crashes    bool // whether Google's emulator crashes, and so answers Unknown
 }
 
 func wrong(condition, want string) invalidCase {

@@ -5,7 +5,7 @@ import (
 )
 
 // filter reads conditions joined by AND and OR. A chain of conditions with the same operator
-// becomes one composite filter. A chain in parentheses becomes a filter of its own.
+// becomes one composite filter. A chain in parentheses becomes a separate filter.
 func (p *parser) filter() (*pb.Filter, error) {
 	return p.chain("OR", pb.CompositeFilter_OR, func() (*pb.Filter, error) {
 		return p.chain("AND", pb.CompositeFilter_AND, p.condition)
@@ -148,8 +148,8 @@ func (p *parser) valueFirst() (*pb.Filter, error) {
 }
 
 // propertyFilter returns the filter for a property, an operator and a value. If the value is not an
-// array, the operator IN means "=". Early GQL allowed only this use: it asks whether an array
-// property contains the value.
+// array, the operator IN becomes "=". In early GQL, IN had only this meaning: it asked whether an
+// array property contains the value.
 func propertyFilter(property *pb.PropertyReference, op pb.PropertyFilter_Operator, value *pb.Value) *pb.Filter {
 	if _, array := value.GetValueType().(*pb.Value_ArrayValue); op == pb.PropertyFilter_IN && !array {
 		op = pb.PropertyFilter_EQUAL

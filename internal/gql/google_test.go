@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/google"
 )
 
-// TestGoogle checks the expected results of the other tests against Google's Firestore emulator.
-// The emulator's answer to a GQL query contains the parsed query.
+// TestGoogle compares the expected results of the other tests with Google's Firestore emulator. Its
+// answer to a GQL query contains the parsed query.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -12,7 +12,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
-// The partition of all requests in these tests.
+// partition is the partition of all requests in these tests.
 var partition = &pb.PartitionId{ProjectId: "p", NamespaceId: "ns"}
 
 // cursor is a cursor from Google's emulators, of a query for the kind k in this partition.
@@ -39,7 +39,7 @@ func parameter(text string) *pb.GqlQueryParameter {
 	return parameter
 }
 
-// A validCase is a valid query, and its expected form in the protocol.
+// A validCase is a valid query with its expected result.
 type validCase struct {
 	text string
 	want string // the expected Query, in protobuf's text format

@@ -25,10 +25,10 @@ func (p *parser) key() (*pb.Value, error) {
 	}
 }
 
-// keyPartition reads the project, the database and the namespace at the start of a KEY literal.
-// They come in this order. If one is given, the later ones are reset to their defaults. So
-// PROJECT('p') means the default namespace of p's default database, even if the query is in another
-// one. The GQL reference does not mention DATABASE, but the emulators accept it.
+// keyPartition reads the project, the database and the namespace at the start of a KEY literal, in
+// this order. If one of them is given, the later ones get their defaults. So PROJECT('p') means the
+// default namespace of p's default database, even if the query is in another one. The GQL reference
+// does not mention DATABASE, but the emulators accept it.
 func (p *parser) keyPartition() (*pb.PartitionId, error) {
 	partition := &pb.PartitionId{
 		ProjectId:   p.partition.GetProjectId(),

@@ -11,8 +11,8 @@ type lexer struct {
 	at   int // the byte offset of the next token
 }
 
-// next returns the next token of the query. At the end of the query, it always returns the token
-// end. If the text is no token, it always returns the same invalid token.
+// next returns the next token of the query. At the end of the query, it returns a token of the kind
+// end, at each call. If the text is no token, it returns the same invalid token at each call.
 func (l *lexer) next() token {
 	for l.at < len(l.text) && strings.IndexByte(" \t\r\n", l.text[l.at]) >= 0 {
 		l.at++
@@ -48,7 +48,7 @@ func (l *lexer) next() token {
 	}
 }
 
-// take returns the next n bytes as a token, and moves past them.
+// take returns the next n bytes as a token of this kind, and moves past them.
 func (l *lexer) take(kind tokenKind, n int) token {
 	text := l.text[l.at : l.at+n]
 	t := token{kind: kind, at: l.at, text: text, value: text}
@@ -87,7 +87,7 @@ func digits(s string) int {
 }
 
 // numberStart reports whether s starts with a number. A sign directly before digits belongs to the
-// number, even if another number comes before it: "1+2" is two numbers.
+// number, even after another number: "1+2" is two numbers.
 func numberStart(s string) bool {
 	if s[0] == '+' || s[0] == '-' {
 		s = s[1:]
@@ -140,8 +140,8 @@ var escapes = map[byte]string{
 }
 
 // quoted reads a string or a name in quotes, up to the next quote of the same kind. A doubled quote
-// stands for one quote, and does not end the text. Errors use the parameter what, "string" or
-// "name", as the name of the text.
+// stands for one quote, and does not end the text. The parameter what is "string" or "name", for
+// errors.
 func (l *lexer) quoted(kind tokenKind, what string) token {
 	var value strings.Builder
 	quote := l.text[l.at]

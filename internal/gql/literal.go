@@ -133,8 +133,8 @@ func (p *parser) array() (*pb.Value, error) {
 	}
 }
 
-// string reads the string in the parentheses of a literal, such as BLOB("…"). The parameter what is
-// the literal's name, for errors.
+// string reads the string in the parentheses of a literal, such as BLOB("…"). The parameter what
+// describes the string, for errors.
 func (p *parser) string(what string) (token, error) {
 	if p.tok.kind != str {
 		return token{}, p.expected("a string: " + what)

@@ -7,9 +7,9 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// maxDepth is the maximum depth of nested parentheses in a filter. People write far fewer. It
-// limits the recursion of this parser, and of functions that later walk the filter. Other rules of
-// the grammar are not recursive.
+// maxDepth is the largest depth of nested parentheses in a filter. It limits the recursion of this
+// parser, and of functions that later walk the filter. People need far less. Other rules of the
+// grammar are not recursive.
 const maxDepth = 100
 
 // A parser reads one statement. Each of its methods reads one rule of the grammar. When the method
@@ -26,15 +26,15 @@ type parser struct {
 	depth     int // the number of open parentheses in a filter
 }
 
-// advance moves on to the next token. It returns the token that it leaves.
+// advance moves to the next token, and returns the token before it.
 func (p *parser) advance() token {
 	t := p.tok
 	p.tok, p.ahead = p.ahead, p.next()
 	return t
 }
 
-// accept moves on to the next token if tok is the given keyword or sign, and reports whether it
-// was.
+// accept moves to the next token if the present one is the given keyword or sign. It reports
+// whether it has moved.
 func (p *parser) accept(value string) bool {
 	if !p.tok.is(value) {
 		return false
@@ -43,8 +43,8 @@ func (p *parser) accept(value string) bool {
 	return true
 }
 
-// expect moves on to the next token if tok is the given keyword or sign, and otherwise returns an
-// error.
+// expect moves to the next token if the present one is the given keyword or sign, and otherwise
+// returns an error.
 func (p *parser) expect(value string) error {
 	switch {
 	case p.accept(value):
@@ -61,8 +61,8 @@ func (p *parser) errorAt(t token, format string, args ...any) error {
 	return positioned(p.text, t.at, format, args...)
 }
 
-// expected returns an error about tok. The parameter what describes what the query should have had
-// in its place.
+// expected returns an error about the present token. The parameter what says what the query should
+// have in its place.
 func (p *parser) expected(what string) error {
 	if p.tok.kind == invalid {
 		return p.tok.err
@@ -70,8 +70,8 @@ func (p *parser) expected(what string) error {
 	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
 }
 
-// literal returns an error about the token t, a literal, if literals are not allowed. The query
-// then has to use bindings.
+// literal returns an error for the token t, a literal, if literals are not allowed. Then the query
+// must use bindings such as @name.
 func (p *parser) literal(t token) error {
 	if p.literals {
 		return nil
@@ -79,8 +79,8 @@ func (p *parser) literal(t token) error {
 	return p.errorAt(t, "the literal %s is not allowed: bind the value, or set allow_literals", t)
 }
 
-// calls reports whether tok is the given word, and the next token an opening parenthesis. Such
-// words have a meaning only before a parenthesis. Otherwise they are ordinary names.
+// calls reports whether the present token is the given word, and the next token an opening
+// parenthesis. Such words are ordinary names if no parenthesis follows.
 func (p *parser) calls(name string) bool {
 	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
 }

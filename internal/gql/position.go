@@ -56,8 +56,8 @@ func (p *parser) position(clause string) (position, error) {
 	return pos, nil
 }
 
-// limit reads the text after LIMIT into q. It is a maximum number of results, or the cursor at
-// which the query ends. LIMIT FIRST has both, and the one that comes earlier ends the query.
+// limit reads the text after LIMIT into q. It is the largest number of results, or a cursor at
+// which the query ends. LIMIT FIRST has both, and the query ends at the first one that it reaches.
 func (p *parser) limit(q *pb.Query) error {
 	if !p.calls("FIRST") {
 		at, err := p.position("LIMIT")

@@ -32,7 +32,7 @@ func (p *parser) statement() (*Statement, error) {
 	return s, nil
 }
 
-// query reads the rest of a query. The parser has read SELECT.
+// query reads the rest of a query, after the word SELECT.
 func (p *parser) query() (*pb.Query, error) {
 	q := new(pb.Query)
 	if err := p.selection(q); err != nil {
@@ -62,8 +62,8 @@ func (p *parser) query() (*pb.Query, error) {
 	return q, nil
 }
 
-// selection reads the properties that a query returns into q. DISTINCT without ON applies to all
-// these properties.
+// selection reads the list of properties that a query returns into q. DISTINCT without ON applies
+// to all of these properties.
 func (p *parser) selection(q *pb.Query) (err error) {
 	distinct := p.accept("DISTINCT")
 	on := distinct && p.accept("ON")

@@ -7,16 +7,16 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// A Statement is a parsed GQL query. The values of bindings are not copies: they are shared with
-// the request.
+// A Statement is a parsed GQL query. The values of its bindings are shared with the request, and
+// not copied.
 type Statement struct {
 	Query        *pb.Query
 	Aggregations []*pb.AggregationQuery_Aggregation // the aggregations, or nil if the query has none
 }
 
 // Parse parses the query q with its bindings. KEY literals without a project, database or namespace
-// get the partition's. The partition is the request's, and may be nil. An error says where in the
-// string the fault is, and what was expected there.
+// get it from partition, which is the request's partition and may be nil. An error says at which
+// place of the query the fault is, and what was expected there.
 func Parse(q *pb.GqlQuery, partition *pb.PartitionId) (*Statement, error) {
 	text := q.GetQueryString()
 	if !utf8.ValidString(text) {

@@ -52,10 +52,10 @@ func (t token) is(value string) bool {
 	return (t.kind == keyword || t.kind == sign) && t.value == value
 }
 
-// isName reports whether the token can be the name of a kind or a property.
+// isName reports whether the token can be the name of a kind or property.
 func (t token) isName() bool { return t.kind == word || t.kind == quoted }
 
-// maxShown is the maximum length in bytes of the part of a query that an error repeats.
+// maxShown is the largest part of a query that an error shows, in bytes.
 const maxShown = 60
 
 // String returns the token's text for an error message.
@@ -72,7 +72,7 @@ func show(text string) string {
 		return fmt.Sprintf("%q", text)
 	}
 	cut := 0
-	for i := range text { // find a place between two characters
+	for i := range text { // find the end of a character
 		if i > maxShown {
 			break
 		}

@@ -1,6 +1,6 @@
 // Package intercept lets code see and change the requests and answers of a Datastore client. An
-// interceptor on the client's connection does this. It changes only calls with a context from
-// [With].
+// interceptor on the client's connection calls this code. It does so only for calls whose context
+// comes from [With].
 package intercept
 
 import (
@@ -11,18 +11,19 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Call sees and changes the requests and answers of all calls with a context from [With].
+// A Call sees and changes the requests and answers of database calls. It sees the calls whose
+// context was made by [With] for it.
 type Call interface {
 	Request(req any) error // Request may change a request, or refuse it by returning an error.
 	Answer(resp any)       // Answer may read and change an answer.
-	// Refused may replace err, the error of a call. The client gets the error that it returns.
+	// Refused gets the error of a call, and returns the error that the client gets.
 	Refused(err error) error
 }
 
 type callKey struct{}
 
-// With returns a context that is derived from ctx. The Call c sees all calls with this context. If
-// ctx already has other Calls, they see these calls, too, and get the answer first.
+// With returns a context that is derived from ctx. The Call c sees all database calls with this
+// context. If ctx already has other Calls, these also see them, and get the answer first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}
@@ -47,7 +48,7 @@ func (b both) Answer(resp any) {
 func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
 
 // Unary is the interceptor, for the client's option grpc.WithUnaryInterceptor. If a connection has
-// it twice, it acts only once.
+// it twice, it still acts only once.
 func Unary(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -67,7 +68,7 @@ func Unary(
 }
 
 // Has reports whether a client's connection has the interceptor. It makes a call that is never
-// sent: the interceptor refuses it. Without the interceptor, its cancelled context ends it.
+// sent: either the interceptor refuses it, or its cancelled context ends it.
 func Has(client *datastore.Client) bool {
 	probe := new(probe)
 	ctx, cancel := context.WithCancel(With(context.Background(), probe))
@@ -76,7 +77,7 @@ func Has(client *datastore.Client) bool {
 	return probe.seen
 }
 
-// A probe is a Call that records that it was called, and refuses the request.
+// A probe is a [Call] that records that the interceptor has called it, and refuses the request.
 type probe struct{ seen bool }
 
 var errProbe = errors.New("the interceptor is there")

@@ -22,7 +22,7 @@ import (
 
 const module = "github.com/scattermap/scattermap"
 
-// A Target is a package in which mutants are made, or some files of a package.
+// A Target is a package whose code is mutated, or some files of a package.
 type Target struct {
 	Name  string   // the target's name in the table of results, and in the names of mutants
 	Dir   string   // the package's folder below the module's root
@@ -111,7 +111,7 @@ func exportData(root string, targets []Target) (map[string]string, error) {
 	return exports, nil
 }
 
-// A generator makes the mutants of all targets, one file after the other.
+// A generator makes the mutants of all targets. It works on one file after the other.
 type generator struct {
 	fset    *token.FileSet
 	imports types.Importer
@@ -119,7 +119,7 @@ type generator struct {
 	files   map[string][]byte
 	count   map[string]int // the number of mutants with each name
 
-	// the names of the current target and of the current function
+	// name is the current target's name, and fn the current function's.
 	name, fn string
 	info     *types.Info
 	source   []byte
@@ -130,8 +130,8 @@ type generator struct {
 type edit struct {
 	from, to int
 	text     string
-	// closes says that the edit ends a call. If several edits are at one place, those that end
-	// calls come first, the innermost call before the others.
+	// closes says that the edit closes a call. If several edits are at the same place, the edits
+	// that close calls come first. Among these, the innermost call comes first.
 	closes bool
 }
 
@@ -218,8 +218,8 @@ func funcName(d *ast.FuncDecl) string {
 	}
 }
 
-// add adds a mutant of the code at a node, and returns its number. The op is the kind of change.
-// Mutants of the same expression have the same group.
+// add adds a mutant of the code at the node at, and returns the mutant's number. The argument op is
+// the kind of change. Mutants of the same expression have the same group.
 func (g *generator) add(op string, at ast.Node, group token.Pos) int {
 	pos := g.fset.Position(at.Pos())
 	m := Mutant{
@@ -253,8 +253,8 @@ func (g *generator) edit(from, to token.Pos, text string, closes bool) {
 	g.edits = append(g.edits, edit{g.fset.Position(from).Offset, g.fset.Position(to).Offset, text, closes})
 }
 
-// wrap replaces a node by a call whose last argument is the node. The format call has the start of
-// the call; wrap fills in the numbers of the mutants, ids.
+// wrap replaces a node by a call whose last argument is the node. The format call is the text of
+// the call before this argument. Its verbs get the numbers of the mutants, ids.
 func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 	g.edit(n.Pos(), n.Pos(), fmt.Sprintf(call, ids...), false)
 	g.edit(n.End(), n.End(), ")", true)
@@ -262,7 +262,7 @@ func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 
 // apply returns the text of the current file after all edits.
 func (g *generator) apply() []byte {
-	// Outer nodes were added before inner ones. So their calls open first and close last.
+	// Outer nodes were added before inner ones, so their calls open first and close last.
 	n := len(g.edits)
 	order := make([]int, n)
 	for i := range order {
@@ -452,13 +452,14 @@ func (g *generator) constructsError(call *ast.CallExpr) bool {
 	}
 	o := g.info.Uses[id]
 	if o == nil || o.Pkg() == nil {
-		return true // the conversion error(x), or another conversion
+		return true // another conversion, such as error(x)
 	}
 	p := o.Pkg().Path()
 	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault")
 }
 
-// result makes mutants of an expression that is returned or assigned, if it is a condition.
+// result makes mutants of an expression that is returned or assigned, if the expression is a
+// condition.
 func (g *generator) result(e ast.Expr) {
 	switch x := ast.Unparen(e).(type) {
 	case *ast.BinaryExpr:
@@ -569,7 +570,7 @@ func (g *generator) value(tag, e ast.Expr) {
 func (g *generator) named(op, before string, e ast.Expr) int {
 	id := g.add(op, e, e.Pos())
 	m := &g.mutants[id]
-	g.count[m.Name()]-- // add has counted it under the name without this text
+	g.count[m.Name()]-- // add has counted the mutant under its name without the text
 	m.N, m.Text = 1, before+m.Text
 	g.count[m.Name()]++
 	m.N = g.count[m.Name()]
@@ -593,8 +594,8 @@ func isPure(e ast.Expr) bool {
 	return false
 }
 
-// comparison makes mutants of a comparison of ordered values. They change it at its boundary, such
-// as < to <=. For ==, they also accept larger values, or smaller values.
+// comparison makes mutants of a comparison of ordered values. They change the comparison at its
+// boundary: < becomes <=, for example. A mutant of == also accepts larger values, or smaller ones.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return

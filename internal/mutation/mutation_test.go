@@ -20,8 +20,8 @@ import (
 
 const root = "../.."
 
-// TestNames checks that each mutant has a unique name, which does not depend on its place in the
-// file, and that the lists of mutants name existing ones.
+// TestNames checks that each mutant has a unique name that does not depend on its place in the
+// file. It also checks that the lists of mutants name only existing ones.
 func TestNames(t *testing.T) {
 	mutants, files, err := Generate(root, Targets)
 	if err != nil {
@@ -100,8 +100,8 @@ func TestGenerate(t *testing.T) {
 //go:embed sample.txt
 var sample string
 
-// seeds is the largest number of seeds on which a test looks for a mutant of the sample. Most
-// mutants are found on the first seed.
+// seeds is the largest number of seeds with which a test tries to find a mutant of the sample. Most
+// mutants are found with the first seed.
 const seeds = 10
 
 // seeded returns the test with a flag for its seed.
@@ -110,9 +110,9 @@ func (t Test) seeded(seed int) *Test {
 	return &t
 }
 
-// TestMutations turns on the mutants in sample.txt, one at a time. They remove the protocol's most
-// important fences: conditions that protect data. It checks that the listed test finds each mutant,
-// and passes without a mutant.
+// TestMutations turns on the mutants in sample.txt, one at a time. Each of them removes a condition
+// that protects data. TestMutations checks that the listed test fails with the mutant, and passes
+// without a mutant.
 func TestMutations(t *testing.T) {
 	nightly.Leave(t)
 	var suites []string
@@ -152,7 +152,7 @@ func TestMutations(t *testing.T) {
 		test = used[by]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range seeds { // another seed, because goroutines run in another order each time
+			for seed := range seeds { // with other seeds, because goroutines run in a different order each time
 				r, err := lab.confirmed(t.Context(), []*Test{test.seeded(1 + seed)}, time.Minute, m)
 				if err != nil {
 					t.Fatal(err)
@@ -175,7 +175,7 @@ func TestMutations(t *testing.T) {
 	})
 }
 
-// TestSwitch checks that the functions of package mutant behave as the original code while no
+// TestSwitch checks that the functions of package mutant behave like the original code while no
 // mutant is on.
 func TestSwitch(t *testing.T) {
 	for _, c := range []bool{false, true} {

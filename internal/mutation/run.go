@@ -38,8 +38,8 @@ type Test struct {
 	Binary, Dir, Name string
 	Args              []string // flags for the test binary
 	CPU               time.Duration
-	// a byte for each mutant, by the mutant's number: 1 if the mutant makes a difference in the
-	// test
+	// Seen has a byte for each mutant, by its number: 1 if the mutant makes a difference in the
+	// test.
 	Seen []byte
 }
 
@@ -48,7 +48,8 @@ func (t *Test) String() string {
 	return strings.Join(append([]string{filepath.Base(t.Dir) + "." + t.Name}, t.Args...), " ")
 }
 
-// A Lab tries mutants. It has the tests, and the test binaries, which contain all mutants.
+// A Lab tries mutants. It has the tests that may find them, and the test binaries, which contain
+// all mutants.
 type Lab struct {
 	Mutants []Mutant
 	Tests   []*Test
@@ -59,12 +60,12 @@ type Lab struct {
 	workers   int
 
 	mu    sync.Mutex
-	kills map[string]map[*Test]int // for each changed function, how many of its mutants each test has found
+	kills map[string]map[*Test]int // number of mutants that each test has found, by changed function
 }
 
-// Build makes the mutants of the targets, and builds the test binaries of the suites in the folder
-// dir. Each binary contains all mutants. The module is in the folder root. The number of workers is
-// how many processes the Lab runs at once.
+// Build makes the mutants of the targets, and builds the test binaries of the suites. Each binary
+// contains all mutants. The argument root is the folder of the module, and dir is the folder for
+// the binaries. The argument workers is how many processes the Lab runs at the same time.
 func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -92,7 +93,8 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
 }
 
-// simulations has the names of tests that run on random seeds, with the number of seeds for each.
+// simulations are the tests that run with random seeds, and the number of seeds with which a Lab
+// runs each of them.
 var simulations = map[string]int{
 	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
 	"TestEachCallFails": 30,
@@ -100,12 +102,12 @@ var simulations = map[string]int{
 
 const seedsAtOnce = 2
 
-// All collects all tests of the suites in Tests. A simulation is in it several times, with
-// different seeds.
+// All collects the tests of all suites in l.Tests. A simulation (a test with random seeds) is in it
+// several times, with different seeds.
 func (l *Lab) All(ctx context.Context) error {
 	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
-		// without examples, because they wait in real time
+		// Examples are left out, because they wait in real time.
 		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)")
 		list.Dir = dir
 		out, err := list.Output()
@@ -126,7 +128,7 @@ func (l *Lab) All(ctx context.Context) error {
 	return nil
 }
 
-// test returns the test with a name as its String returns, or nil.
+// test returns the test whose String is name, or nil.
 func (l *Lab) test(name string) *Test {
 	of := strings.Fields(name)
 	pkg, name, _ := strings.Cut(of[0], ".")
@@ -140,9 +142,9 @@ func (l *Lab) test(name string) *Test {
 	return nil
 }
 
-// Reach runs each test without a mutant. It records the test's processor time, and the mutants that
-// would make a difference in it. It removes tests that fail. If file is not empty, Reach reuses the
-// results in this file, and adds new ones to it. It calls say with texts about its progress.
+// Reach runs each test without a mutant. It records the test's processor time, and which mutants
+// would make a difference in the test. It removes tests that fail. If file is not empty, Reach uses
+// earlier results from this file, and adds new ones to it. It reports its progress by calling say.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -185,9 +187,9 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	return err
 }
 
-// reach runs one test without a mutant. It records the test's processor time, and the mutants that
-// would make a difference. It uses a temporary file of this name. If the test itself fails, this is
-// no error: the result says so.
+// reach runs one test without a mutant. It records the test's processor time, and which mutants
+// would make a difference. The argument file is the name of a temporary file. If the test fails,
+// the result says so, and there is no error.
 func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	seen := filepath.Join(l.dir, file)
 	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
@@ -259,7 +261,8 @@ func (l *Lab) writeReach(file string, t *Test) error {
 	return errors.Join(err, f.Close())
 }
 
-// Each calls do for each number from 0 to n-1, several at a time.
+// Each calls do for each number from 0 to n-1. As many calls run at the same time as the Lab has
+// workers.
 func (l *Lab) Each(n int, do func(int) error) error {
 	next, errs := make(chan int), make([]error, l.workers)
 	var all sync.WaitGroup
@@ -284,19 +287,19 @@ func (l *Lab) Each(n int, do func(int) error) error {
 type Result struct {
 	Mutant string `json:"mutant"`
 	Place  string `json:"place"`
-	// the test that fails while the mutant is on; empty if none does
+	// Found is the test that fails while the mutant is on; empty: no test does.
 	Found   string `json:"found,omitempty"`
 	Late    bool   `json:"late,omitempty"`    // whether this test fails because it does not end in time
 	Reached int    `json:"reached,omitempty"` // the number of tests in which the mutant makes a difference
-	// the number of tests that were left out because they would take too long
+	// Left is the number of tests that were left out because they would take too long.
 	Left int           `json:"left,omitempty"`
 	CPU  time.Duration `json:"cpu,omitempty"`
 }
 
-// Try turns a mutant on, and runs the tests in which it makes a difference, until one fails. First
-// come the tests that have found other mutants of the same function, and then the fastest tests.
-// After the first batch, Try leaves out tests that would bring the processor time above the
-// parameter most.
+// Try turns a mutant on, and runs the tests in which it makes a difference, until one fails. The
+// tests that have found other mutants of the same function come first, and then the fastest tests.
+// After the first batch, Try leaves out tests with which the total processor time would exceed
+// most.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -363,8 +366,8 @@ const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\
 
 // nextBatch returns the tests at the start of the list that run next, in one process. They are in
 // the same binary, and have the same arguments. A batch takes about as much processor time as all
-// tests before it, which is the parameter spent, or half a second. So batches become longer while
-// no test fails. If first is not 0, the batch has at most this number of tests.
+// tests before it (spent), but at least half a second. So batches become longer while no test
+// fails. If first is not 0, the batch has at most this number of tests.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -377,8 +380,8 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 }
 
 // confirmed runs tests with a mutant on. The parameter expected is the processor time that they
-// take without it. If they take far longer, confirmed runs them again with more time: the machine
-// may have been busy.
+// take without it. If they take far longer, the machine may have been busy. So confirmed runs them
+// again with more time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
 	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
@@ -404,8 +407,8 @@ type ran struct {
 	err          error // why the process could not run, or its exit error if a test failed
 }
 
-// memoryKiB limits the memory of a process that runs tests, in KiB. A mutant may allocate memory
-// without end.
+// memoryKiB limits the memory of a process that runs tests, in KiB, because a mutant may allocate
+// memory without end.
 const memoryKiB = 8 << 20
 
 func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
@@ -450,10 +453,10 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 // idleFor is how long a process may use no processor time before it counts as stuck.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it did.
-// It returns false when the channel waited is closed, because the process has ended. A process on a
-// busy machine still gets some time. If the system does not report a process's time, stopIdle kills
-// nothing, and the tests' own time-out ends the process.
+// stopIdle kills a process that uses no processor time for [idleFor], and reports whether it has
+// done this. It returns false when the process has ended and the channel waited is closed. Even on
+// a busy machine, a process gets some time. If the system does not report a process's time,
+// stopIdle kills nothing, and the tests' own time-out ends the process.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()

@@ -2,7 +2,7 @@ package names
 
 import "strconv"
 
-// Field returns a property's name in the form that the Go client's query functions read unchanged:
-// in quotes. In a name without quotes, they interpret quotes, leading signs and spaces. For
-// example, they take the property "-n" for a descending order by n.
+// Field returns a property's name in quotes, for the Go client's query functions. They read a name
+// in quotes unchanged. In other names they interpret quotes, leading signs and spaces: the name
+// "-n" would mean a descending order by n.
 func Field(property string) string { return strconv.Quote(property) }

@@ -8,9 +8,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Path returns a key's path as one line of text. Different paths have different texts. To make sure
-// of this, it quotes names. It also quotes a kind that has a character which could end the kind or
-// the line.
+// Path returns a key's path as one line of text. Different paths have different texts, because
+// names are quoted. A kind is quoted, too, if it has a character that could end the kind or the
+// line.
 func Path(k *datastore.Key) string {
 	parent := ""
 	if k.Parent != nil {
@@ -26,7 +26,7 @@ func Path(k *datastore.Key) string {
 	return fmt.Sprintf("%s/%s,%d", parent, kind, k.ID)
 }
 
-// Key returns a key's path as text, with its namespace if it has one.
+// Key returns a key's path as a text, with its namespace if it has one.
 func Key(k *datastore.Key) string {
 	switch {
 	case k == nil:

@@ -11,9 +11,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Reserved reports whether Datastore reserves the name of a kind, entity, namespace or property.
-// These match __.*__. Names that only start with two underscores are not reserved, such as
-// __session.
+// Reserved reports whether Datastore reserves this name of a kind, entity, namespace or property.
+// Reserved names start and end with two underscores. Names that only start with them, such as
+// __session, are not reserved.
 func Reserved(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }
@@ -26,8 +26,8 @@ const prefix = "Scattermap"
 // kinds are in the default namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
 
-// CheckOthers returns an error if a key is of one of scattermap's records. A job's function may
-// neither read nor write these.
+// CheckOthers returns an error if the key belongs to one of scattermap's own records. The function
+// of a job must not read or write these.
 func CheckOthers(key *datastore.Key) error {
 	if key == nil || !Ours(key.Namespace, key.Kind) {
 		return nil
@@ -36,17 +36,17 @@ func CheckOthers(key *datastore.Key) error {
 		"read or write them", key.Kind)
 }
 
-// A Record is a Go type of scattermap's own records that one of scattermap's own functions writes.
-// No other module can implement this interface.
+// Record is implemented by the Go types of scattermap's records that its own mappers write. Other
+// modules can't implement it.
 type Record interface{ OwnRecord(Own) }
 
-// An Own is the parameter of [Record]'s method. Other modules can't name this type.
+// Own is the type of the parameter of [Record]'s method. Other modules can't name it.
 type Own struct{}
 
 type owning struct{}
 
-// Owning returns a context with which scattermap itself starts a job. Only with it may a job
-// process scattermap's own records.
+// Owning returns a context for starts of jobs by scattermap itself. Only with it may a job process
+// scattermap's own records.
 func Owning(ctx context.Context) context.Context { return context.WithValue(ctx, owning{}, true) }
 
 // Owns reports whether a context was made by [Owning].

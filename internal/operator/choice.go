@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// AddCondition parses a condition in GQL, and adds it to a query. An example is: plan = 'free' AND
-// seen < DATETIME('2026-10-24T00:00:00Z').
+// AddCondition parses a condition in GQL, such as plan = 'free' AND seen <
+// DATETIME('2026-10-24T00:00:00Z'), and adds it to the filters of a query.
 func AddCondition(q *mapper.Query, text string) error {
 	c, err := gql.ParseCondition(text)
 	if err == nil {
@@ -31,8 +31,8 @@ func AddCondition(q *mapper.Query, text string) error {
 	return nil
 }
 
-// addFilter adds a parsed condition to a query. If it is an AND, it adds each operand as a filter
-// of its own.
+// addFilter adds a parsed condition to the filters of a query. If it is an AND, each of its
+// operands becomes a filter.
 func addFilter(q *mapper.Query, c *pb.Filter) error {
 	if all := c.GetCompositeFilter(); all != nil {
 		if all.Op != pb.CompositeFilter_AND {
@@ -73,7 +73,7 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 }
 
 // AddShare limits a query to a share of all keys, or to the keys outside of a share (except). Both
-// are texts, as on the command line.
+// are texts as on the command line. At most one of them may be given.
 func AddShare(q *mapper.Query, share, except string) error {
 	if share != "" && except != "" {
 		return errors.New("a share of the entities, and all but a share, contradict each other")
@@ -97,9 +97,9 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns a new ID for a job, made of the mapper's name, the time and random letters. If
-// rehearse is set, the ID also has the word rehearsal. Without the letters, two jobs started in the
-// same second could get the same ID. A long name is shortened, because an ID has at most 100 bytes.
+// NewID returns a new ID for a job, made of the mapper's name, the time and random letters. The
+// letters make the ID unique if two jobs start in the same second. If rehearse is set, the ID also
+// has the word rehearsal. A long name is shortened, because an ID has at most 100 bytes.
 func NewID(mapper string, rehearse bool) string {
 	end := time.Now().UTC().Format("-20060102-150405-") + strings.ToLower(rand.Text()[:5])
 	if rehearse {

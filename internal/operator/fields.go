@@ -10,15 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// roots has the Go types whose fields are settings in requests, by the name that stands for the
-// type in a [setting.Name].
+// roots has the Go types whose fields are settings in requests. The keys are the first parts of
+// their [setting.Name]s.
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
 	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
 	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
-// others has the JSON names of settings that are not fields of the types in roots.
+// others has the JSON names of settings that are not fields of the types in [roots].
 var others = map[setting.Name]string{
 	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
 	"PlanOptions.CallsPerEntity": "calls",
@@ -51,9 +51,9 @@ func JSONName(n setting.Name) string {
 	return strings.Join(names, ".")
 }
 
-// InJSON returns an error's text, with the JSON names of settings. The parts are the same text in
-// pieces: a text, then a setting's name, then a text, and so on. A caller can use them to replace
-// the names.
+// InJSON returns the text of an error in which settings have their JSON names. The result parts is
+// the same text in pieces: a text, then a setting's name, then a text, and so on. With it, a caller
+// can replace the names.
 func InJSON(err error) (text string, parts []string) {
 	const mark = "\x00"
 	marked := setting.In(err, func(n setting.Name) string {
@@ -63,7 +63,7 @@ func InJSON(err error) (text string, parts []string) {
 		return string(n)
 	})
 	parts = strings.Split(marked, mark)
-	if strings.Contains(err.Error(), mark) { // a user has used the mark in a name, so the text can't be split
+	if strings.Contains(err.Error(), mark) { // a user's text has the mark, so the text can't be split
 		parts = []string{strings.ReplaceAll(marked, mark, `"`)}
 	}
 	var b strings.Builder
@@ -77,12 +77,12 @@ func InJSON(err error) (text string, parts []string) {
 	return b.String(), parts
 }
 
-// Say returns an error's text, in which each setting has the name that the function call returns
-// for it. The argument of call is the JSON name, or the Go name if the setting has no JSON name.
+// Say returns the text of an error in which settings have other names. For each setting, it calls
+// call with the JSON name, or with the Go name if there is no JSON name, and uses the result.
 func Say(err error, call func(name string) string) string {
 	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
 }
 
-// Elsewhere returns the name of a setting that the command line or the dashboard does not have: its
-// JSON name, followed by "of the jobs API".
+// Elsewhere returns the name for a setting that the command line or the dashboard does not have:
+// its JSON name, followed by "of the jobs API".
 func Elsewhere(name string) string { return fmt.Sprintf("%q of the jobs API", name) }

@@ -47,14 +47,14 @@ func TestInJSON(t *testing.T) {
 	}
 }
 
-// namesNothing has settings without a JSON name, because requests can't set them. Only Go programs
-// see errors about them.
+// namesNothing has the settings that requests can't have, so that they have no JSON name. Only Go
+// programs see errors about them.
 var namesNothing = map[string]bool{"StartOptions.Hold": true,
 	"VerifyOptions.ReadTime": true, "VerifyOptions.Entities": true}
 
-// TestSettingsAreNamed checks that all of the library's errors about settings come from
-// setting.Errorf. So the API, the command line and the dashboard can replace the names. It also
-// checks that these settings have JSON names.
+// TestSettingsAreNamed checks that the library makes all errors about settings by setting.Errorf,
+// so that the API, the command line and the dashboard can replace the names. It also checks that
+// these settings have JSON names.
 func TestSettingsAreNamed(t *testing.T) {
 	t.Parallel()
 	found := 0

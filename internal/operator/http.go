@@ -19,8 +19,8 @@ import (
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 
 // Allowed returns a handler that calls allow to find the sender of a request. It passes allowed
-// requests on to next, with their sender, and refuses all others. If allow is nil, it refuses all
-// requests.
+// requests to next, with their sender in the context, and answers all others by refuse. If allow is
+// nil, it refuses all requests.
 func Allowed(
 	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
@@ -44,18 +44,18 @@ func Allowed(
 			}
 			w.Header().Set("WWW-Authenticate", "Bearer") // with a 401, RFC 9110 requires this header
 		}
-		w.Header().Set("Connection", "close") // because nobody reads the request's body
+		w.Header().Set("Connection", "close") // so that the server need not read the request's body
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		refuse(w, code, text)
 	})
 }
 
-// A BadRequest is an error whose cause is the request itself. Its status code is 400.
+// A BadRequest is an error that is the fault of the request itself. Its HTTP status code is 400.
 type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
-// Bad returns an error that counts as a [BadRequest]. Its arguments are the same as fmt.Errorf's.
+// Bad returns an error that counts as a [BadRequest]. Its arguments are as for fmt.Errorf.
 func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
 
 type bad struct{ error }
@@ -79,8 +79,8 @@ func Code(err error) int {
 	return http.StatusInternalServerError
 }
 
-// SafeCause returns the reason why a request failed, as a text for its sender. The text contains no
-// data of an entity, and no message of the database.
+// SafeCause returns the reason why a request failed, as a text for its sender. The text has no data
+// of an entity, and no message of the database.
 func SafeCause(err error) string {
 	switch code := status.Code(err); {
 	case errors.Is(err, context.Canceled), code == codes.Canceled:

@@ -62,7 +62,7 @@ func Line(s string, most int) string {
 	return clean
 }
 
-// Number returns a number as text. -1 stands for an unknown number.
+// Number returns a number as text, or "not known" for -1.
 func Number(n int64) string {
 	if n < 0 {
 		return "not known"
@@ -70,7 +70,7 @@ func Number(n int64) string {
 	return Grouped(n)
 }
 
-// Within returns a number as text, followed by its bounds if they differ.
+// Within returns a number as text, followed by its bounds if they are different.
 func Within(n int64, b mapper.Bounds) string {
 	switch {
 	case n < 0 || b.Min == b.Max:
@@ -81,8 +81,8 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing returns a job's state as the command line shows it. If the job's phase says more than
-// the state, the phase follows, as in "running, queued".
+// Standing returns a job's state as the command line shows it. If the job's phase is more detailed
+// than the state, the phase follows, as in "running, queued".
 func Standing(state mapper.State, phase mapper.Phase) string {
 	if more := PhaseOf(state, phase); more != string(state) {
 		return string(state) + ", " + more
@@ -90,7 +90,7 @@ func Standing(state mapper.State, phase mapper.Phase) string {
 	return string(state)
 }
 
-// PhaseOf returns a job's phase. If the phase says no more than the state, it returns the state.
+// PhaseOf returns a job's phase as a text, or the state if the phase is not more detailed.
 func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	switch phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
@@ -102,7 +102,8 @@ func PhaseOf(state mapper.State, phase mapper.Phase) string {
 	return string(phase)
 }
 
-// Costs returns, as text, what a job has cost so far, and what it is expected to cost at its end.
+// Costs returns a text that says what a job has cost so far, and what it is expected to cost in
+// total.
 func Costs(job *mapper.Status) string {
 	text := fmt.Sprintf("about $%.4f", job.Dollars)
 	switch {
@@ -114,7 +115,7 @@ func Costs(job *mapper.Status) string {
 	return fmt.Sprintf("%s so far, about $%.4f at its end", text, job.DollarsTotal)
 }
 
-// Needs returns, as text, what the rest of a job is expected to cost.
+// Needs returns a text that says what the rest of a job is expected to cost.
 func Needs(job *mapper.Status) string {
 	if job.DollarsTotal < 0 {
 		return "how much it needs to finish is not known"
@@ -134,7 +135,7 @@ func BudgetOf(b mapper.Budget) string {
 	return strings.Join(parts, " and ")
 }
 
-// Percent returns a job's progress in percent as text, with its bounds.
+// Percent returns a job's progress as a text, in percent and with its bounds.
 func Percent(p mapper.Progress) string {
 	if p.Fraction == 0 && p.FractionMin == 0 && p.FractionMax == 1 {
 		return "not known"
@@ -146,7 +147,7 @@ func Percent(p mapper.Progress) string {
 	return text
 }
 
-// Takes returns a job's remaining time as text, with its bounds.
+// Takes returns a text with the time until a job ends, and its bounds.
 func Takes(p mapper.Progress) string {
 	switch least := Roughly(p.TimeLeftMin); {
 	case p.TimeLeft < 0 && p.TimeLeftMin <= 0:
@@ -162,7 +163,7 @@ func Takes(p mapper.Progress) string {
 		Roughly(p.TimeLeftMax))
 }
 
-// Roughly returns a duration as text, rounded to about two digits.
+// Roughly returns a duration as a text, rounded to about two digits.
 func Roughly(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
@@ -175,7 +176,7 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
 }
 
-// Sized returns the estimated number of a query's entities as text. If the estimate is a lower
+// Sized returns the estimated number of a query's entities as a text. If the number is a lower
 // bound, the text says "at least".
 func Sized(est *mapper.Estimate) string {
 	size := "about "
@@ -206,8 +207,8 @@ func UndoneJob(s *mapper.Status) string {
 	return p.Job
 }
 
-// Undone describes the result of an undo: how many entities it has restored, deleted, and left
-// unchanged.
+// Undone describes the result of an undo: how many entities it has restored, deleted and not
+// restored.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
 	form, already := "%s entities restored, %s new ones deleted, %s not restored", ", %s already as before"

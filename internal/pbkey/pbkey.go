@@ -1,4 +1,4 @@
-// Package pbkey converts keys from the form of Datastore's protocol to the Go client's form. The
+// Package pbkey converts keys from messages of the Datastore API to the Go client's form. The
 // client does not export its own conversion.
 package pbkey
 
@@ -18,8 +18,8 @@ func Of(k *pb.Key) (key *datastore.Key) {
 	return key
 }
 
-// Text returns a text for a key. Different keys have different texts. The client's own String
-// method returns the same text for the ID 7 and for the name "7".
+// Text returns a text for a key. Different keys have different texts, in contrast to the client's
+// own String method, which returns the same text for the ID 7 and the name "7".
 func Text(k *datastore.Key) string {
 	var b []byte
 	for e := k; e != nil; e = e.Parent {
@@ -31,7 +31,7 @@ func Text(k *datastore.Key) string {
 	return string(b)
 }
 
-// TextOf returns the [Text] of a key in the protocol's form.
+// TextOf returns the [Text] of a key that is a message of the Datastore API.
 func TextOf(k *pb.Key) string {
 	var b []byte
 	for i := len(k.GetPath()) - 1; i >= 0; i-- {

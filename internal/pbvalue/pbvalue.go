@@ -1,5 +1,5 @@
-// Package pbvalue converts entities between the form of Datastore's protocol and the Go client's
-// form. The client does not export its own conversion.
+// Package pbvalue converts entities between messages of the Datastore API and the Go client's form.
+// The client does not export its own conversion.
 //
 // The client's form has no place for some data: meanings, the index flags of an array's elements,
 // and the projects of keys. So [Go] may lose data. [Of] loses none.
@@ -30,8 +30,8 @@ const keyField = "__key__"
 // memory with the entity.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
-// Some returns an entity's properties in the client's form. If wanted is not nil, it returns only
-// the properties for whose names wanted returns true.
+// Some returns an entity's properties in the client's form. If wanted is not nil, Some leaves out
+// properties for whose name it returns false.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	var all []datastore.Property
 	if wanted == nil {
@@ -87,13 +87,13 @@ func Go(v *pb.Value) any {
 	return nil
 }
 
-// Entity returns the entity that the client's Put stores for a key and properties. If unindexed is
-// set, no property is indexed, at any depth.
+// Entity returns the entity that the client's Put would store for a key and properties. If
+// unindexed is set, no property is indexed, at any depth.
 func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
 		if p.Name == keyField {
-			continue // the client does not send a key in a property
+			continue // the client does not send the key as a property
 		}
 		if e.Properties[p.Name] != nil {
 			return nil, fmt.Errorf("property %q is there twice", p.Name)
@@ -146,8 +146,8 @@ var (
 	errPoint   = errors.New("a geographical point is off the map")
 )
 
-// Of returns the protocol's value that the client's Put stores for a value. It returns an error for
-// a value that the client or the database refuses.
+// Of returns the value that the client's Put would store for a Go value. It returns an error for a
+// value that the client or the database refuses.
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -228,8 +228,8 @@ func checkText(text string, noIndex bool) error {
 	return nil
 }
 
-// ofList converts an array to the protocol's form. The elements get the index flag, and not the
-// array.
+// ofList converts an array to a message of the Datastore API. The index flag is set in the
+// elements, and not in the array.
 func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	list := make([]*pb.Value, len(all))
 	for i, one := range all {
@@ -241,8 +241,8 @@ func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}}, nil
 }
 
-// ofPointer converts what a pointer points to. If the value is no pointer, it returns an error
-// which says that no property can have this type.
+// ofPointer converts the value that a pointer points to. If the value is no pointer, no property
+// can have its type, and ofPointer returns an error that says so.
 func ofPointer(value any, noIndex bool) (*pb.Value, error) {
 	p := reflect.ValueOf(value)
 	switch {

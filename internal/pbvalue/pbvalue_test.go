@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A tap is an interceptor of a test's client. It records an entity that is written, and can replace
-// an entity that is read.
+// A tap is an interceptor of a test's client. It records the entity that is written, and can
+// replace the entity that is read.
 type tap struct {
 	sent *pb.Entity // the entity in the last Put
 	give *pb.Entity // the entity that the next Get returns; nil: the stored one
@@ -43,8 +43,8 @@ func (p *tap) intercept(
 	return err
 }
 
-// TestAsTheClient compares the conversions of random entities, in both directions, with what the Go
-// client's Get and Put do.
+// TestAsTheClient compares the conversions of random entities with what the Go client's Get and Put
+// do.
 func TestAsTheClient(t *testing.T) {
 	tapped := new(tap)
 	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "project",
@@ -77,7 +77,7 @@ func TestAsTheClient(t *testing.T) {
 			if refused == nil {
 				t.Fatalf("the client's Put: %v, and Entity refuses nothing: %.3000v", err, tapped.give)
 			}
-			continue // another test has a table of refused values
+			continue // another test has the refused values
 		}
 		put++
 		tapped.sent.Key.PartitionId = nil

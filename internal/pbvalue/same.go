@@ -49,7 +49,7 @@ func samePoint(a, b *latlng.LatLng) bool {
 }
 
 // Clone returns a copy of an entity, bit for bit. proto.CloneOf alone would turn -0 into 0 in a
-// geographical point, so Clone then copies the numbers of points.
+// geographical point. So Clone also copies the numbers of points.
 func Clone(e *pb.Entity) *pb.Entity {
 	clone := proto.CloneOf(e)
 	restorePoints(e, clone)

@@ -1,6 +1,6 @@
 // Package setting makes errors about settings. Each reader sees the name of a setting that he
 // knows. This is the field in a Go program, the JSON name in a request, the flag on a command line,
-// and the label in a form.
+// or the label in a form.
 //
 // [Errorf] makes such an error. Its format has the settings' Go names. [In] returns the text of an
 // error with other names, even if other errors wrap it. It replaces names only in formats, and
@@ -17,7 +17,8 @@ import (
 )
 
 // A Name is the Go name of a setting, such as StartOptions.PageSize, or of a method, such as
-// Job.Move. An argument of [Errorf] that is a Name is also shown under the reader's name.
+// Job.Move. If an argument of [Errorf] is a Name, readers also see it under the name that they
+// know.
 type Name string
 
 // name matches a Go name such as StartOptions.PageSize in the format string of an error.
@@ -27,14 +28,14 @@ var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|U
 // Find returns the Go names of all settings in the format string of an error.
 func Find(format string) []string { return name.FindAllString(format, -1) }
 
-// Errorf returns an error about settings, which [In] can show under other names. Its arguments are
-// the same as fmt.Errorf's.
+// Errorf returns an error about settings, which [In] can show with other names. Its arguments are
+// as for fmt.Errorf.
 func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
-// Up returns the least allowed value of a setting, as text for an error. The text has three digits,
-// and is rounded up, so that the shown value is allowed.
+// Up returns the least allowed value of a setting as a text for an error. The text has three
+// digits. It is rounded up, so that the shown value is allowed.
 func Up(least float64) string {
 	round := func(x float64) float64 {
 		// the number that the text with three digits stands for
@@ -48,8 +49,8 @@ func Up(least float64) string {
 	return strconv.FormatFloat(up, 'f', -1, 64)
 }
 
-// Renamed returns an error in which the names of settings that start with the text from start with
-// the text to instead. An example is "UndoOptions." instead of "StartOptions.". If err is nil, it
+// Renamed returns the error err with other names of settings: a name that starts with from starts
+// with to instead. An example is "UndoOptions." instead of "StartOptions.". If err is nil, it
 // returns nil.
 func Renamed(err error, from, to string) error {
 	if err == nil {
@@ -76,7 +77,7 @@ func (r renamed) in(call func(Name) string) string {
 	})
 }
 
-// An about is an error that [Errorf] has made: a format with names of settings, and the arguments.
+// An about is an error from [Errorf]: a format with names of settings, and the arguments.
 type about struct {
 	error
 
@@ -99,8 +100,8 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// In returns an error's text, in which each setting has the name that the function call returns for
-// it.
+// In returns the text of an error in which settings have other names. For each setting, it calls
+// call with the Go name, and uses the result.
 func In(err error, call func(Name) string) string {
 	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
 	case *about:
@@ -113,7 +114,7 @@ func In(err error, call func(Name) string) string {
 		before := inner.Error()
 		at := strings.Index(text[from:], before)
 		if at < 0 || before == "" {
-			continue // the text of the wrapping error does not contain it
+			continue // the text of the outer error does not contain this text
 		}
 		after := In(inner, call)
 		text = text[:from+at] + after + text[from+at+len(before):]

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Refuse answers a request without reading its body. The server then closes the connection, and
-// does not wait for the rest of the body.
+// Refuse answers a request with a status code, without reading its body. The server then closes the
+// connection, and does not wait for the rest of the body.
 func Refuse(w http.ResponseWriter, code int) {
 	HangUp(w)
 	w.WriteHeader(code)
 }
 
-// HangUp makes the server close the connection after the next answer.
+// HangUp makes the server close the connection after its next answer.
 func HangUp(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	// fails in tests whose connection supports no deadline
@@ -28,7 +28,8 @@ func Shown(s string) string { return Shorten(s, 200) }
 // MaxError is the maximum length of an error's text in a log, in bytes.
 const MaxError = 2000
 
-// Shorten returns a text, cut off after at most the given number of bytes.
+// Shorten returns a text that is cut off after at most the given number of bytes. Bytes that are
+// not UTF-8 are replaced.
 func Shorten(s string, most int) string {
 	if len(s) > most {
 		s = s[:most] + "…"

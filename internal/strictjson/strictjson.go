@@ -50,7 +50,7 @@ func decode(text []byte, v any, nulls bool) error {
 	return check(text, reflect.TypeOf(v).Elem(), nulls)
 }
 
-// Check returns an error for a text that [Decode] refuses for every type.
+// Check returns an error for a text that [Decode] would refuse for every Go type.
 func Check(text []byte) error {
 	var raw json.RawMessage
 	return Decode(text, &raw)
@@ -72,8 +72,8 @@ func plain(text []byte, err error, t reflect.Type) error {
 }
 
 // locate finds the first value in a text that does not fit its part of the type t, and returns an
-// error with its path. It tries fields sorted by name. If all values fit, it returns nil. The
-// argument path is the path of the text in the whole value.
+// error with its path. It tries fields in the order of their names. If all values fit, it returns
+// nil. The argument path is the path of the text in the whole JSON value.
 func locate(path string, text []byte, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -103,7 +103,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 			} else if f := fieldOf(t, name); f == nil {
 				continue
 			} else if inner = f.Type; strings.Contains(f.Tag.Get("json"), ",string") {
-				continue // in JSON, this field is a string, whatever its Go type
+				continue // in JSON this field is a string, no matter which Go type it has
 			}
 			if err := locate(join(path, name), values[name], inner); err != nil {
 				return err
@@ -121,8 +121,8 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 	return nil
 }
 
-// unfit returns an error for the value at a path, which does not fit the type t. err is
-// encoding/json's error about it.
+// unfit returns an error for the value at a path, which does not fit the type t. The argument err
+// is encoding/json's error about this value.
 func unfit(path string, err error, t reflect.Type) error {
 	wrong := new(json.UnmarshalTypeError)
 	if !errors.As(err, &wrong) {
@@ -143,8 +143,8 @@ func unfit(path string, err error, t reflect.Type) error {
 	return fmt.Errorf("%s is %s %s, and has to %s", shown(path), article, wrong.Value, has)
 }
 
-// check returns an error for a text that encoding/json accepts for the type t, but does not decode
-// exactly. If nulls is set, it accepts null for every value.
+// check returns an error for a text that encoding/json accepts for the type t, but would not decode
+// exactly. If nulls is set, null is allowed for every value.
 func check(text []byte, t reflect.Type, nulls bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not UTF-8")
@@ -154,8 +154,8 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
 }
 
-// A reader goes through JSON that was already decoded, token by token. It compares the tokens with
-// the Go type.
+// A reader reads JSON that encoding/json accepts, token by token, and compares the tokens with the
+// Go type.
 type reader struct {
 	*json.Decoder
 	text  []byte
@@ -169,11 +169,11 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type has a method that decodes its JSON, so that the form of the JSON is
+// own reports whether a type has its own method to decode JSON, so that the form of its JSON is
 // unknown. For a time it returns false, because the form of times is known.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value, and compares it with its type t. path is the value's path. A nil t
+// value reads the next value, which has the given path, and compares it with its type t. A nil t
 // means that the value belongs to a type that decodes itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
@@ -246,7 +246,7 @@ func (r *reader) object(path string, t reflect.Type) error {
 		name, _ := token.(string) // inside an object, this token is always a name
 		is, inner := name, t
 		if t != nil && t.Kind() == reflect.Struct {
-			is = fold(name) // the same comparison as encoding/json's
+			is = fold(name) // in the same way as encoding/json
 			if inner = nil; fieldOf(t, name) != nil {
 				inner = fieldOf(t, name).Type
 			}
@@ -273,7 +273,7 @@ func (r *reader) object(path string, t reflect.Type) error {
 }
 
 // fold returns the same text for all spellings of a name that encoding/json treats as the same
-// field.
+// field, such as "Name" and "NAME".
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
@@ -285,8 +285,8 @@ func fold(name string) string {
 }
 
 // checkText returns an error if the text that the reader has just read has half of a surrogate
-// pair. encoding/json would replace this half by another character. The path is the text's, for the
-// error.
+// pair. encoding/json would replace this half by another character. The argument path is the path
+// of the text, for the error.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')
@@ -316,8 +316,8 @@ func (r *reader) checkText(path string) error {
 	return nil
 }
 
-// escaped reports whether a backslash escapes the character at an index of a text. A backslash that
-// is itself escaped does not count.
+// escaped reports whether the character at an index of a text is escaped by a backslash. A
+// backslash that is itself escaped does not count.
 func escaped(text []byte, at int) bool {
 	n := 0
 	for at > 0 && text[at-1] == '\\' {
@@ -401,8 +401,8 @@ func Exact(number string) bool {
 	return held == digits && power == exponent
 }
 
-// mostDigits is a number of significant digits, after which a number is certainly not a float64. It
-// is also not halfway between two.
+// mostDigits is a number of significant digits. A number with more of them is not a float64, and
+// not halfway between two of them.
 const mostDigits = 800
 
 // digitsOf returns a number's significant digits, without zeros at either end. The exponent is the

@@ -22,18 +22,18 @@ import (
 // A Bucket is an object store in memory. A test can see each call of the program, delay the call's
 // effect, and choose the result.
 type Bucket struct {
-	// Hook, if it is set, is called instead of each call's effect. It may call the effect at any
-	// time, or never. The program gets the error that Hook returns.
+	// Hook, if it is not nil, is called in place of the effect of each call. It may call the effect
+	// at any time, or never. The program gets the error that Hook returns.
 	Hook func(*Call) error
-	// Lag, if it is set, makes listings outdated: a listing shows a blob's content from this long
-	// ago. So a listing can miss recent writes.
+	// Lag, if it is not nil, makes listings outdated: a listing shows the content that a blob had
+	// this long ago. So it can miss recent writes.
 	Lag func(key string) time.Duration
 
 	mu    sync.Mutex
-	blobs map[string][]version // the versions of each blob, by the blob's name, oldest first
+	blobs map[string][]version // the versions of each blob, by its name; the oldest comes first
 }
 
-// A version is the content of a blob from a time on.
+// A version is the content that a blob has from a time on.
 type version struct {
 	at   time.Time
 	text []byte // the content; nil if the blob was deleted
@@ -42,8 +42,8 @@ type version struct {
 // A Call is one call of a program to a bucket.
 type Call struct {
 	context.Context
-	// read, open, write, delete or list. To write a blob, a program makes two calls: open, before
-	// its text is known, and write.
+	// Op is read, open, write, delete or list. A program makes two calls to write a blob: open,
+	// before its text is known, and then write.
 	Op     string
 	Key    string // the name of the blob; for list, the prefix
 	Text   []byte // the text of a write

@@ -17,22 +17,22 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// Sequences is the number of random sequences of calls that the differential test runs. This test
-// compares the embedded emulators with Google's.
+// Sequences is the number of random sequences of calls in the differential test. This test compares
+// the embedded emulators with Google's.
 var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
 // Seeds is the number of seeds on which [Simulate] runs each test. If it is 0, each test chooses
 // its own number.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
-// Comparisons is the number of pairs of queries that the metamorphic test compares. In each pair,
-// one query's answer follows from the other's.
+// Comparisons is the number of pairs of queries in the metamorphic test. In each pair, the answer
+// of one query follows from the other's answer.
 var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
-// Seed returns the first seed of a random test. It is the flag -seed, or random. The test's log
-// shows it if the test fails.
+// Seed returns the first seed of a random test: the flag -seed, or a random number. If the test
+// fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	first := *seed
@@ -43,15 +43,15 @@ func Seed(t testing.TB) uint64 {
 	return first
 }
 
-// larger is a line in the log of a usual run. It says that .ci/nightly uses more seeds and larger
-// sizes.
+// larger is a line in the log of a usual run. It says that .ci/nightly runs the test with more
+// seeds and larger sizes.
 const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
 
 // atNight is the factor by which .ci/nightly multiplies the seeds of [Simulate].
 const atNight = 15
 
-// Size returns the size of a test. This is the parameter short if the flag -short is given, night
-// in .ci/nightly, and usual in all other runs.
+// Size returns the size of a test: short with the flag -short, night in .ci/nightly, and usual in
+// all other runs.
 func Size(t testing.TB, short, usual, night int) int {
 	t.Helper()
 	switch {
@@ -64,10 +64,9 @@ func Size(t testing.TB, short, usual, night int) int {
 	return usual
 }
 
-// Simulate runs a test on several seeds, one after the other, and returns the number of seeds. The
-// parameter usual is the number of seeds in a usual run, and few the number with the flag -short.
-// With the race detector, few is 1. In .ci/nightly the number is 15 times the usual number. The
-// flag [Seeds] overrides all of these.
+// Simulate runs a test with several seeds, one after the other, and returns the number of seeds. It
+// is usual in a usual run, and few with the flag -short. With the race detector, few is 1. In
+// .ci/nightly it is 15 times usual. The flag [Seeds] replaces all of these.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
@@ -83,7 +82,7 @@ func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64))
 	return n
 }
 
-// SideBySide lets a test that [Simulate] runs on one seed run in parallel with other tests. With
+// SideBySide makes a test that [Simulate] runs with one seed run in parallel with other tests. With
 // -failfast it does nothing, because -failfast does not stop parallel tests.
 func SideBySide(t *testing.T) {
 	t.Helper()
@@ -92,8 +91,8 @@ func SideBySide(t *testing.T) {
 	}
 }
 
-// Patience is how long a test waits in real time for an event. It is long, because the machine may
-// be busy: a test fails only if the event never comes.
+// Patience is how long a test waits for an event, in real time. It is long, because the machine may
+// be busy. So a test fails only if the event never comes.
 const Patience = 5 * time.Minute
 
 // Rand returns a random number generator for a test. If the test fails, its log shows the seed.
@@ -102,7 +101,7 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential skips a test that runs with both -short and the race detector. Call it in long tests
+// Sequential skips a test in runs with both -short and the race detector. It is for long tests
 // without concurrency, which check numbers or forms, or simulate many deaths of processes. Other
 // tests run the same code.
 func Sequential(t *testing.T) {

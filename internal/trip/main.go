@@ -51,8 +51,8 @@ func main() {
 	}
 }
 
-// report builds this command with coverage, runs the job with it, and prints how many functions,
-// files and packages one delivery of a task runs.
+// report builds this command with test coverage and lets it run the job. Then it prints how many
+// functions, files and packages one delivery of a task has used.
 func report() error {
 	if *measures != "" {
 		return nil

@@ -10,8 +10,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// The ranks of types. Datastore orders values of different types by them, as in both of Google's
-// emulators. A timestamp has the rank of an integer, and a string has the rank of a blob.
+// The ranks of types: their places in the order in which Datastore sorts values of different types,
+// as in both of Google's emulators. A timestamp has the rank of an integer, and a string has the
+// rank of a blob.
 const (
 	NullRank = iota
 	IntegerRank
@@ -23,7 +24,7 @@ const (
 	OtherRank
 )
 
-// Rank returns the rank of the type of a value.
+// Rank returns the rank of a value's type: its place in Datastore's order of types.
 func Rank(v any) int {
 	switch v.(type) {
 	case nil:
@@ -80,7 +81,7 @@ func Compare(a, b any) int {
 	return 0
 }
 
-// IntegerOf returns the integer by which a value of [IntegerRank] is ordered. For a timestamp, it
+// IntegerOf returns the integer by which a value of [IntegerRank] is sorted. For a timestamp, this
 // is the number of microseconds since 1970.
 func IntegerOf(v any) int64 {
 	if t, ok := v.(time.Time); ok {
@@ -98,7 +99,7 @@ func compareBytes(a, b any) int {
 	return bytes.Compare(BytesOf(a), BytesOf(b))
 }
 
-// BytesOf returns the bytes by which a string or a blob is ordered.
+// BytesOf returns the bytes by which a string or a blob is sorted.
 func BytesOf(v any) []byte {
 	if s, ok := v.(string); ok {
 		return []byte(s)
@@ -106,8 +107,8 @@ func BytesOf(v any) []byte {
 	return v.([]byte)
 }
 
-// FloatBits converts a float to an integer. These integers are in the order of the floats. Negative
-// zero comes before zero, and NaN after all other floats.
+// FloatBits converts a float to an integer, such that the integers are in the order of the floats.
+// Negative zero comes before zero, and NaN after all other floats.
 func FloatBits(f float64) uint64 {
 	bits := math.Float64bits(f)
 	switch {
@@ -119,7 +120,7 @@ func FloatBits(f float64) uint64 {
 	return bits | 1<<63
 }
 
-// FloatOf reverses [FloatBits].
+// FloatOf converts a result of [FloatBits] back to the float.
 func FloatOf(bits uint64) float64 {
 	switch {
 	case bits == math.MaxUint64:
@@ -152,7 +153,8 @@ func ComparePaths(a, b []*datastore.Key) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// CompareElements compares the last elements of two keys by kind, and then by ID or name.
+// CompareElements compares the last path elements of two keys: first the kinds, and then the IDs or
+// names.
 func CompareElements(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Kind, b.Kind); c != 0 {
 		return c
@@ -178,8 +180,8 @@ func CloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Path returns the keys of an entity's ancestors, from the root on, and then its own key. Each key
-// stands for its last element.
+// Path returns the elements of a key's path, from the root on. Each element is represented by the
+// key that ends with it: first the keys of the ancestors, and then k itself.
 func Path(k *datastore.Key) []*datastore.Key {
 	n := 0
 	for e := k; e != nil; e = e.Parent {

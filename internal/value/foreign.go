@@ -12,22 +12,23 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Foreign is a key of another project or database than its entity's. The client's type for keys
-// has neither, so the client would take it for a key of the entity's project.
+// A Foreign is a key in another project or database than the entity that contains it. The client's
+// type for keys has neither, so the client would take it for a key in the entity's own project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// A ForeignEntity is a nested entity whose key is of another project or database. Its Key is this
-// key, and the Key in its Entity is nil.
+// A ForeignEntity is a nested entity whose key is in another project or database. Its field Key is
+// this key, and the Key of its Entity is nil.
 type ForeignEntity struct {
 	Key    Foreign
 	Entity *datastore.Entity
 }
 
-// Go converts a value of the entity "of" to the client's form. A key of another project or database
-// becomes a [Foreign], at any depth. A nested entity with such a key becomes a [ForeignEntity].
+// Go converts a value inside the entity "of" to the client's form. A key in another project or
+// database becomes a [Foreign], at any depth. A nested entity with such a key becomes a
+// [ForeignEntity].
 func Go(of *pb.Entity, v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
@@ -54,7 +55,7 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	return pbvalue.Go(v)
 }
 
-// keyOf converts a key in the entity "of" to a *datastore.Key, or to a [Foreign] if it is of
+// keyOf converts a key inside the entity "of" to a *datastore.Key, or to a [Foreign] if it is in
 // another project or database.
 func keyOf(of *pb.Entity, k *pb.Key) any {
 	at, own := k.GetPartitionId(), of.GetKey().GetPartitionId()
@@ -65,8 +66,8 @@ func keyOf(of *pb.Entity, k *pb.Key) any {
 	return pbkey.Of(k)
 }
 
-// compareForeign compares two keys: a [Foreign] and another key, which may also be a [Foreign].
-// Keys of the entity's own project come first.
+// compareForeign compares two keys. At least one of them is a [Foreign]. Keys in the entity's own
+// project come first.
 func compareForeign(a, b any) int {
 	p, foreign := a.(Foreign)
 	q, both := b.(Foreign)

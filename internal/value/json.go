@@ -128,8 +128,8 @@ func (j *JSON) typed(b []byte) error {
 	return err
 }
 
-// floatOf returns the float of a JSON number. It returns an error if no float has all digits of the
-// number.
+// floatOf returns the float for a JSON number. It returns an error if a float can't hold the number
+// with all of its digits.
 func floatOf(number string) (float64, error) {
 	f, err := strconv.ParseFloat(number, 64)
 	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) && !strictjson.Exact(number) {

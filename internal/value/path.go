@@ -6,9 +6,9 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Each calls f with each value at a path, by the rules of Datastore's indexes. A path is names
-// joined by dots. A dot either leads into a nested entity, which may be in an array, or is part of
-// a name. So "a.b" is the property b of the entity a. It is also the property "a.b", as in
+// Each calls f with each value at a path, by the rules of Datastore's indexes. A path consists of
+// names joined by dots. A dot either leads into a nested entity, which may be in an array, or is
+// part of a name. So "a.b" is the property b of the entity a. It is also the property "a.b", as in
 // flattened structs. If both exist, Each calls f for both.
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
@@ -32,8 +32,8 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 	}
 }
 
-// Leads reports whether the start of a path names a nested entity of e. The rest of the path then
-// names a property of the nested entity.
+// Leads reports whether the start of a path names a nested entity of e, so that the rest of the
+// path names a property of this entity.
 func Leads(e *pb.Entity, path string) bool {
 	found := false
 	for i := range strings.Count(path, ".") {
@@ -57,7 +57,7 @@ func Of(e *pb.Entity, path string) (values []any) {
 	return values
 }
 
-// Indexed returns the indexed values that an entity has at a path.
+// Indexed returns the values at a path of an entity under which an index lists the entity.
 func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
 	each(e, path, true, func(v *pb.Value) {
 		for _, el := range Elements(v) {

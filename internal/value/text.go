@@ -46,9 +46,9 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text returns a value as a text that shows its type. Different values have different texts. GQL's
-// notation is used where it exists: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
-// DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
+// Text returns a value as a text that also shows the value's type. Different values have different
+// texts. It uses GQL's notation where there is one: null, true, 5, 5.0, "5", BLOB("…") in web-safe
+// base64, DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
 //
 // Other notations are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key,
 // NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with sorted names.
@@ -122,7 +122,7 @@ func appendFloat(b []byte, f float64) []byte {
 	return b
 }
 
-// appendKey appends the text of a key after its opening parenthesis.
+// appendKey appends the text of a key that comes after its opening parenthesis.
 func appendKey(b []byte, k *datastore.Key) []byte {
 	if k.Namespace != "" {
 		b = append(strconv.AppendQuote(append(b, "NAMESPACE("...), k.Namespace), "), "...)
@@ -149,8 +149,8 @@ func appendForeign(b []byte, k Foreign) []byte {
 	return appendKey(b, k.Key)
 }
 
-// appendProperties appends the text of an entity's properties and the closing parenthesis. If keyed
-// is set, b ends with the entity's key, so a comma comes first.
+// appendProperties appends the text of an entity's properties, and the closing parenthesis. If
+// keyed is set, b ends with the entity's key, so a comma comes first.
 func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
 	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
@@ -164,7 +164,7 @@ func appendProperties(b []byte, properties []datastore.Property, keyed bool) []b
 }
 
 // Short shortens a text to at most the given number of bytes, which must be at least 40. A longer
-// text is cut off, and ends with a hash of the whole text. So different texts get different
+// text is cut off, and ends with a hash of the whole text. So different texts have different
 // results. A shortened text also differs from every text that [Text] returns. The result is valid
 // UTF-8.
 func Short(text string, most int) string {

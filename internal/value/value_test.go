@@ -19,7 +19,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// random returns a random value of any type. Many are easily confused with another value.
+// random returns a random value of any type. Many of the values are easily confused with others.
 func random(r *rand.Rand, depth int) any {
 	texts := []string{"", "a", "1", "1.0", "null", "true", "NaN", "a\"b", "a`b", `a\b`, "a\nb", "KEY(K, 1)", "ä",
 		"\u200e", "\u007f", "a, b: c", strings.Repeat("x", 300)}
@@ -79,8 +79,8 @@ func randomKey(r *rand.Rand, text func() string) *datastore.Key {
 	return k
 }
 
-// TestText parses the texts of random values. It checks that the result is the same value, so no
-// two values have the same text.
+// TestText parses the texts of random values. The result must be the same value, so that no two
+// values have the same text.
 func TestText(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -167,7 +167,7 @@ func sameEntities(a, b *datastore.Entity) bool {
 	return true
 }
 
-// A reader parses texts that Text has returned.
+// A reader parses the texts that [Text] returns.
 type reader struct {
 	text   string
 	failed bool

@@ -91,7 +91,7 @@ func TestPicture(t *testing.T) {
 			last := int64(0)
 			for _, r := range p.Ranges {
 				if r.Start != nil && r.Start.Key.ID < last {
-					t.Errorf("%d is behind %d", r.Start.Key.ID, last)
+					t.Errorf("%d comes after %d", r.Start.Key.ID, last)
 				}
 				if r.Start != nil {
 					last = r.Start.Key.ID

@@ -334,8 +334,9 @@ func TestCallsTooManyForOneRun(t *testing.T) {
 	}
 }
 
-// TestCallsContended lets so many functions announce calls that none of them would get all its
-// calls within a delivery. They must wait for each other, so that the job ends.
+// TestCallsContended lets many functions announce calls at the same time. If the rate were shared
+// equally, none of them would get all its calls within a delivery. They must wait for each other,
+// so that the job ends.
 func TestCallsContended(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

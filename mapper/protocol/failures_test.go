@@ -149,7 +149,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 		})
 		w := newWorld(t, setting{log: &log}, m)
 		w.putAccounts(names(200))
-		for _, size := range []int{5, 100} { // so few that entities fail one by one, and so many that their page fails
+		for _, size := range []int{5, 100} { // with 5, entities fail one by one; with 100, their page fails
 			s := over(w, m, &mapper.StartOptions{PageSize: size})
 			if s.State == mapper.StateFailed && !strings.Contains(s.Error, " of owner ") {
 				t.Errorf("the record does not say why: %q", s.Error)

@@ -403,7 +403,7 @@ func TestRateFor(t *testing.T) {
 }
 
 // TestBudget runs several jobs with budgets. Each must be paused before its pages exceed the
-// budget, but not much earlier. If it is resumed as often as needed, it must process all entities.
+// budget, but not much earlier. If it is resumed after each pause, it must process all entities.
 func TestBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

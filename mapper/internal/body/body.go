@@ -13,8 +13,8 @@ import (
 // RangePath is the URL path of requests for range tasks, below the queue's URL.
 const RangePath = "range"
 
-// A Range is the body of the HTTP request for a range's task. It names the range's record, and
-// contains nothing of the record.
+// A Range is the body of the HTTP request for a task that works on a range, a part of a job's
+// query. It names the range's record, and has no data of the record.
 type Range struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
@@ -26,8 +26,8 @@ type Range struct {
 // Ref returns the ID and incarnation of the task's job.
 func (t Range) Ref() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
-// ParseRange decodes and checks the body of a request for a range's task. It checks every field,
-// because anybody may have sent the request.
+// ParseRange decodes the JSON body of a request for a range's task, and returns an error if a field
+// is invalid. Every field is checked, because the request may not come from the queue.
 func ParseRange(body []byte) (Range, error) {
 	var t Range
 	if err := json.Unmarshal(body, &t); err != nil {
@@ -40,13 +40,15 @@ func ParseRange(body []byte) (Range, error) {
 	return t, nil
 }
 
-// TaskOf returns the task of a pending range. Cloud Tasks does not accept the name of a task again
-// until a day after the task is gone. So if a range needs another task, the generation of the range
-// or the job must be raised first: it is part of the name.
+// TaskOf returns the task that processes a pending range, ready to be enqueued. The task's name
+// contains the generations of the range and the job. Cloud Tasks refuses a name for up to a day
+// after its task has ended. So a caller that needs another task for the range raises a generation
+// first.
 func TaskOf(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, false) }
 
-// TaskForIdle returns the task of a pending range, for a worker that is idle. The task's body says
-// so. Such a task need not wait for others, so its delivery shows how long the queue takes.
+// TaskForIdle returns the same task as TaskOf, for a range that was cut off for an idle worker.
+// Only the field Idle of its body differs. An idle worker takes the task at once. So the time until
+// its delivery shows how long the queue itself takes.
 func TaskForIdle(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, true) }
 
 func taskOf(r *record.Range, j *record.Job, idle bool) tasks.Task {
@@ -64,28 +66,36 @@ func taskOf(r *record.Range, j *record.Job, idle bool) tasks.Task {
 	}
 }
 
-// A Job is the body of the HTTP request for a task about a whole job. Such tasks form chains: each
-// does a limited part of the work, and then enqueues the next.
+// A Job is the body of the HTTP request for a task about a whole job, such as a sweep, which looks
+// for ranges without a task. Such tasks form chains: each task does a limited part of the work, and
+// then enqueues the next one.
 type Job struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Epoch       int64  `json:"epoch"`
-	Tick        int64  `json:"tick,omitempty"`  // the number of a sweep, from which the time when it is due follows
-	After       string `json:"after,omitempty"` // the ID of the record after which the task continues
-	All         bool   `json:"all,omitempty"`   // whether the sweep includes ranges that are younger than a minute
-	// Guard is a random number if the task is a guard: a sweep that is enqueued before a commit, in
-	// case the process dies after the commit. Otherwise it is 0.
+	// Tick is the number of a sweep. Sweeps run at fixed times, so Tick also tells when the sweep
+	// is due.
+	Tick int64 `json:"tick,omitempty"`
+	// After is the ID of a record, if the task continues the work of an earlier task: it starts
+	// after this record.
+	After string `json:"after,omitempty"`
+	// All tells a sweep to check all pending ranges. Otherwise it skips ranges younger than a
+	// minute.
+	All bool `json:"all,omitempty"`
+	// Guard is 0 except in a guard, where it is a random number. A guard is a sweep that is
+	// enqueued before a commit, in case the process dies after the commit.
 	Guard uint64 `json:"guard,omitempty"`
-	Link  int64  `json:"link,omitempty"` // the task's number in a chain of tasks that add up the job's records
+	// Link is the task's number in its chain, if the tasks of the chain add up the job's records.
+	Link int64 `json:"link,omitempty"`
 
 	// The fields below describe the delivery. They are not part of the body.
 	Queued  tasks.Delivery `json:"-"` // the queue's request
 	BegunAt time.Time      `json:"-"` // when the queue's request arrived
 }
 
-// Task returns a task for the job j, with this body and the given URL path, due at the given time.
-// The task's name depends only on these. So the queue accepts a task only once, even if it is
-// enqueued twice. A later job with the same ID has other names.
+// Task returns a task for the job j with this body, the given URL path and the given due time. The
+// task's name depends only on these four. So the queue accepts the task only once, even if it is
+// enqueued twice. A later job with the same ID gets other names.
 func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
@@ -100,13 +110,13 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	if t.Link > 0 {
 		parts = append(parts, "link", number(t.Link))
 	}
-	// Chains of sweeps, and of tasks that continue after a record, can be long. So each of these
-	// tasks starts a trace of its own.
+	// A chain of sweeps, or of tasks that continue at a record, can be long. So each of these tasks
+	// starts a trace of its own.
 	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, ScheduleTime: at, NewTrace: !at.IsZero() ||
 		t.After != "" ||
 		t.Link > 0}
 }
 
-// Current reports whether the job is running, and still has the epoch of the task. Each change that
-// makes ranges pending raises the epoch.
+// Current reports whether the job is running and still has the task's epoch. Otherwise the task is
+// outdated: each change that makes ranges pending gives the job a new epoch.
 func (t Job) Current(j *record.Job) bool { return j.State == record.Running && j.Epoch == t.Epoch }

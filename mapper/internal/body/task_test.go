@@ -15,8 +15,8 @@ func jobOf(id string) (*record.Job, *record.Range) {
 	return job, job.RootRange()
 }
 
-// TestTaskOf checks that a range's task gets another name if a generation changes. If nothing
-// changes, the name must stay the same, so that the queue has the task only once.
+// TestTaskOf checks that a range's task gets another name if the generation of the range or of its
+// job changes. Otherwise the name must stay the same, so that the queue accepts the task only once.
 func TestTaskOf(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	job, r := jobOf("j")
@@ -45,7 +45,7 @@ func TestTaskOf(t *testing.T) {
 	}
 	r.NotBefore = noon
 	if at := TaskOf(r, job).ScheduleTime; !at.Equal(noon) {
-		t.Errorf("a range that waits is delivered at %v", at)
+		t.Errorf("the task of a range that waits is due at %v", at)
 	}
 	parsed, err := ParseRange(first.Body)
 	if want := (Range{job.ID, job.Incarnation, r.ID, 0, false}); err != nil || parsed != want ||
@@ -90,7 +90,7 @@ func TestJobTask(t *testing.T) {
 		}
 		if again := c.body.Task(job, c.path, c.at.Add(time.Hour)); again.ID != task.ID || !bytes.Equal(again.Body,
 			task.Body) {
-			t.Errorf("%s: enqueued again it is another task: %+v", c.name, again)
+			t.Errorf("%s: a second call returns another task: %+v", c.name, again)
 		}
 		for what, change := range map[string]func(){
 			"epoch":       func() { job.Epoch++ },
@@ -99,7 +99,7 @@ func TestJobTask(t *testing.T) {
 		} {
 			was := c.body.Task(job, c.path, c.at).ID
 			if change(); c.body.Task(job, c.path, c.at).ID == was {
-				t.Errorf("%s: of another %s it is the same task", c.name, what)
+				t.Errorf("%s: with another %s the task has the same name", c.name, what)
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func TestJobTask(t *testing.T) {
 		{Link: 2}, {Tick: 1, Link: 1}} {
 		id := b.Task(job, "sweep", time.Time{}).ID
 		if other, there := seen[id]; there {
-			t.Errorf("%+v and %+v have one name", b, other)
+			t.Errorf("%+v and %+v have the same name", b, other)
 		}
 		seen[id] = b
 	}

@@ -1,5 +1,5 @@
 // Package bridge gives mapper/mappertest, and tests of whole jobs, access to unexported parts of
-// package mapper. Package mapper sets the functions in it, because bridge can't import mapper.
+// package mapper. Package mapper assigns the functions, because bridge can't import mapper.
 package bridge
 
 import (
@@ -26,16 +26,16 @@ var (
 	// mapper.Engine.
 	WithEngine func(ctx context.Context, engine any) context.Context
 
-	// Portion limits how many records one task of a mapper.Engine adds up at the end of a job. The
-	// task stores its result so far after each number of records. After the time longest it leaves
-	// the rest to another task.
+	// Portion limits the work of one task that adds up a job's records at the end of the job. The
+	// task stores its sums after every batch of the given number of records. After the duration
+	// longest it stops, and another task continues.
 	Portion func(engine any, records int, longest time.Duration)
 
-	// UndoMost limits the size of the entities that one commit of an undo restores, in bytes. An
-	// undo restores larger pages in several commits.
+	// UndoMost limits how many bytes of entities one commit of an undo restores. For a page with
+	// more bytes, the undo makes several commits.
 	UndoMost func(engine any, bytes int64)
 
 	// Tick makes a mapper.Engine accept the ticks of schedules with these names. A tick is a task
-	// that starts a schedule's job. Tick does not make the engine search for due ticks.
+	// that starts one run of a schedule. Tick does not make the engine look for due ticks.
 	Tick func(engine any, schedules ...string)
 )

@@ -31,8 +31,10 @@ type Job struct {
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
-	Pages             int64         // the least number of pages: a page has one kind and namespace
-	Spent             billing.Usage // the cost of the calls that found the size
+	// Pages is the least number of pages. Each page has only one kind and namespace, so a query of
+	// several needs at least one page for each.
+	Pages int64
+	Spent billing.Usage // the cost of the calls that found the size
 }
 
 // A Forecast holds the expected numbers, time and cost of a job. See mapper.Estimate for the
@@ -61,16 +63,16 @@ func (j *Job) Page() int64 {
 	return page
 }
 
-// ForecastOf returns the forecast for a job over a query of the given size.
+// ForecastOf returns the forecast for the job j, whose query selects size.Entities entities.
 func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 	est := &Forecast{Entities: size.Entities, Exact: size.Exact, LowerBound: size.LowerBound, Workers: int(j.Workers),
 		Spent: size.Spent}
 	return est, est.expect(ctx, j, j.pageOf(size.Entities), size.Pages)
 }
 
-// pageOf returns the expected number of entities in a page, if the job processes the given number
-// of entities. If functions wait for calls of a service, the waits take time of the page, and the
-// page ends when its time is over. All tasks share the rate of calls.
+// pageOf returns the expected number of entities in a page of a job with this number of entities.
+// It is smaller than a full page if the function calls a service and the job limits these calls.
+// Then the waits for calls use up the page's time, and all tasks share the rate of calls.
 func (j *Job) pageOf(entities int64) int64 {
 	page := j.Page()
 	each := j.Rate.Takes(pace.Need{Calls: j.Calls}) // for all workers together
@@ -81,12 +83,13 @@ func (j *Job) pageOf(entities int64) int64 {
 	return max(1, min(page, int64(j.PageTime.Seconds()/(each.Seconds()*float64(tasks)))))
 }
 
-// mostModelled is the largest number of pages of entities that are simulated. For a larger job, a
-// smaller one is simulated, and the results are multiplied.
+// mostModelled is the largest number of pages that are simulated. For a larger job, a fraction of
+// its entities is simulated, and the results are multiplied.
 const mostModelled = 1_000_000
 
-// expect fills in the parts of the forecast that follow from its number of entities. The argument
-// page is the number of entities in a page, and least is the least number of pages.
+// expect calculates the forecast's pages, tasks, duration and cost from est.Entities. The argument
+// page is the number of entities in a full page, and least is a lower bound for the number of
+// pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity
@@ -107,7 +110,8 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 			Writes: n*j.Writes + float64(pace.RecordWrites*m.Pages), Calls: n * j.Calls}))
 	}
 	est.Usage = billing.Usage{
-		// The terms: the entities; the reads of records and the queries for keys; the job's record.
+		// The terms are one read for each entity, three for each page (records, and queries for
+		// keys), and one for each task (the job's record).
 		Reads:    est.Entities + 3*m.Pages + m.Tasks,
 		SmallOps: j.Query.Share.Keys(est.Entities),
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,

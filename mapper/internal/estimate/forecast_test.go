@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// jobOver returns a job over a query, with pages of 100 entities.
+// jobOver returns the facts about a job over a query, with pages of 100 entities.
 func jobOver(q query.Query) *estimate.Job {
 	return &estimate.Job{Query: q, PageSize: 100, PageTime: time.Minute, Workers: 4, AtOnce: 4,
 		Parallel: tasks.Parallel, Deadline: 10 * time.Minute,

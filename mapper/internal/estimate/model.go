@@ -16,15 +16,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// A VirtualKind is a kind without stored entities, so it can have any size. Its keys are calculated
-// from their ranks: their places in the order of keys.
+// A VirtualKind is a kind without stored entities, so it can have any size. A function calculates
+// the key of each entity from its rank. The rank is the key's place in the order of keys, counted
+// from 0.
 type VirtualKind struct {
 	N   int64
-	Key func(rank int64) *datastore.Key // returns the key with a rank; the first key has the rank 0
+	Key func(rank int64) *datastore.Key // returns the key with a rank
 }
 
-// SequentialKey returns the key with the given rank in a kind with the IDs 1, 2, 3 and so on. The
-// rank is the key's place in the order of keys, counted from 0.
+// SequentialKey returns the key with the given rank (place in the order of keys, counted from 0) in
+// a kind with the IDs 1, 2, 3 and so on.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
 // begin returns the rank of the first entity in a range that starts at p. A nil position is the
@@ -45,7 +46,7 @@ func (v VirtualKind) end(p *keyspace.Position) int64 {
 	return v.begin(p)
 }
 
-// sample returns up to n random positions, in order.
+// sample returns the positions of up to n random entities, in ascending order.
 func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	var keys []*datastore.Key
 	seen := make(map[int64]bool, n)
@@ -58,18 +59,18 @@ func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	return keyspace.Sort(keyspace.AtAll(keys))
 }
 
-// Times are the assumed times of calls in a simulation.
+// Times are the durations of calls that a simulation assumes.
 type Times struct {
 	Query    time.Duration // the time of a query or a lookup
-	Key      time.Duration // the time of each key that a query passes
+	Key      time.Duration // the additional time for each key that a query reads
 	Commit   time.Duration // the time of a commit, with the transaction's start and read
 	Enqueue  time.Duration // the time to enqueue one task, if several are enqueued at the same time
 	Dispatch time.Duration // the time from a task's creation in the queue to its delivery to a worker
-	Page     time.Duration // the time of all calls of the function in a page
+	Page     time.Duration // the time of all calls of the mapper's function in a page
 }
 
-// UsualTimes returns typical times of calls for a simulation. Package bench uses the same times.
-// The argument parallel is the number of tasks that are enqueued at the same time.
+// UsualTimes returns typical durations of calls for a simulation. Package bench uses the same ones.
+// The argument parallel is the number of tasks that a process enqueues at the same time.
 func UsualTimes(parallel int) Times {
 	return Times{
 		Query:    20 * time.Millisecond,
@@ -93,17 +94,21 @@ type Model struct {
 	Tasks         int64
 	Pages         int64
 	Depth         int64
-	Done          int64 // number of entities that are done
-	LargestRecord int   // the largest record that a task inserts, in bytes
-	LargestCommit int   // the largest sum of the records in one commit, in bytes
+	Done          int64 // number of entities in all simulated pages
+	LargestRecord int   // size of the largest range's record that a task inserts, in bytes
+	LargestCommit int   // the largest total size of the records that one commit inserts, in bytes
 
-	counted []split.Piece // pieces of the first range, if they were counted before it was cut
+	// counted are the parts into which the first range is cut, with counts of their entities. It is
+	// nil if nothing was counted before the cut.
+	counted []split.Piece
 
-	begins []time.Duration // when each task starts, if the queue could deliver any number of tasks at once
+	// begins has the time when each task starts its first page, counted from the job's start. It
+	// assumes that the queue can deliver any number of tasks at once.
+	begins []time.Duration
 }
 
-// Simulate simulates how tasks split a kind into ranges and pages of entities. It uses the real
-// rules of package split.
+// Simulate simulates how tasks split a kind into ranges for the given number of workers, and into
+// pages of the given number of entities. It uses the real rules of package split.
 func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
@@ -115,7 +120,7 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 			ranks[i].At = keyspace.At(kind.Key(r.Before))
 		}
 	}
-	// The entities of the sample and of the first page are read at the same time.
+	// The keys for the sample and for the first page are read at the same time.
 	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page)))
 	known := false
 	if ranks[0].At == nil {
@@ -155,13 +160,14 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 	return m, ctx.Err()
 }
 
-// reading returns how long a query takes to read this number of keys.
+// reading returns how long a query for this number of keys takes.
 func (m *Model) reading(keys int) time.Duration {
 	return time.Duration(keys/query.Batch+1)*m.times.Query + time.Duration(keys)*m.times.Key
 }
 
-// task simulates the task of a range, and then the tasks of all its children, until ctx is done.
-// The argument at is the time at which the task knows where its range may be cut.
+// task simulates the task of the range r, and then the tasks of all its children, until ctx is
+// done. The piece s is the range as package split sees it. The argument at is the simulated time at
+// which the task has read the data for its first cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -224,7 +230,9 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		}
 		s = s.From(keyspace.At(m.kind.Key(first)), s.Estimate-m.page)
 		each := m.times.Page / time.Duration(m.page)
-		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8) // some tasks start late
+		// While the job runs, fewer entities remain for each worker. At least an eighth of the
+		// share is left, because some tasks start late.
+		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8)
 		if t := (split.Task{Divided: true}); more && sp.Gives(t) && !t.MayCut(s) {
 			l := split.Load{Left: s.Estimate, Here: each, Page: m.page, Full: m.page, Workers: m.workers,
 				Outlook: split.Unseen(share, m.workers, each)}
@@ -244,7 +252,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 }
 
 // decide returns where a piece is cut. If the strategy needs a count, the simulated task first
-// counts the piece's entities. The true number is left.
+// counts the piece's entities. The argument left is their true number.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)
@@ -252,8 +260,9 @@ func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int
 	return sp.Decide(*s, t)
 }
 
-// balanced cuts the first range again, by the counted entities of its pieces, so that the pieces
-// become equal. It adds the time for counts and queries to *at.
+// balanced moves the cuts of the job's first range so that its pieces have about equal numbers of
+// entities. For this, it counts the entities of each piece, as a task does. It adds the time for
+// counts and queries to *at.
 func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *time.Duration) []split.Piece {
 	if m.counted == nil {
 		m.counted = m.countPieces(s.Workers, pieces, at)
@@ -271,8 +280,8 @@ func longest(pieces []split.Piece) int64 {
 	return most
 }
 
-// countPieces returns the pieces with their true numbers of entities, as if the task had counted
-// them. It adds the time of the concurrent counts to *at.
+// countPieces returns the pieces with the true number of entities in each, as if the simulated task
+// had counted them. It adds the time of these concurrent counts to *at.
 func (m *Model) countPieces(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
 	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {
@@ -283,8 +292,8 @@ func (m *Model) countPieces(workers int64, pieces []split.Piece, at *time.Durati
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// find returns the function that finds entities of a range (a [split.Finder]). The range ends at
-// the rank end.
+// find returns a [split.Finder] for the simulated entities: a function that returns the position n
+// entities after a given one. The range ends before the entity with the rank end.
 func (m *Model) find(end int64) split.Finder {
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
@@ -294,11 +303,12 @@ func (m *Model) find(end int64) split.Finder {
 	}
 }
 
-// busy returns how many of the workers have a task in the simulation.
+// busy returns how many of the given workers get a task. This can be fewer than all, because there
+// may be fewer tasks than workers.
 func (m *Model) busy(workers int64) int64 { return min(workers, m.Tasks) }
 
-// Start returns the time until the given number of workers have a task, if the queue delivers tasks
-// as fast as it can.
+// Start returns how long it takes until the given number of workers have a task, if the queue
+// delivers tasks as fast as it can.
 func (m *Model) Start(workers int64) time.Duration {
 	slices.Sort(m.begins)
 	var last time.Duration
@@ -308,8 +318,8 @@ func (m *Model) Start(workers int64) time.Duration {
 	return last
 }
 
-// Takes returns the time that the job takes with a number of workers. It assumes that all of them
-// start at the same time, and wait only for the queue.
+// Takes returns how long the job takes with the given number of workers. It assumes that all of
+// them start at the same time, and wait only for the queue.
 func (m *Model) Takes(workers int64) time.Duration {
 	pages := float64(m.times.Page) * float64(m.Pages) / float64(m.busy(workers))
 	begun := float64(m.Tasks) * float64(time.Second) / queueDispatches

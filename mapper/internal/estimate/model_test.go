@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestBalance moves the boundaries of pieces to random places. After split.Balance, counted pieces
-// must be about equal, and all pieces together must have the same entities.
+// TestBalance moves the boundaries of pieces to random places, and then calls split.Balance. After
+// that, pieces whose entities were counted must be about equal, and all pieces together must have
+// the same entities as before.
 func TestBalance(t *testing.T) {
 	rng := testflag.Rand(t)
 	even := 0
@@ -42,7 +43,7 @@ func TestBalance(t *testing.T) {
 		}
 		for i, p := range after {
 			if i > 0 && keyspace.Compare(p.Start, after[i-1].End) != 0 {
-				t.Fatalf("piece %d does not begin where the one before ends", i)
+				t.Fatalf("piece %d does not start where the previous one ends", i)
 			}
 			n := kind.end(p.End) - kind.begin(p.Start)
 			if p.Exact && p.Estimate != n || p.Workers < 1 || p.FairShare != before[0].FairShare {
@@ -55,7 +56,8 @@ func TestBalance(t *testing.T) {
 			}
 		}
 		exact := func(p split.Piece) bool { return p.Exact }
-		if n := kind.N; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far
+		// All entities were counted, and no boundary has to move far.
+		if n := kind.N; n <= split.BalancePages*page && most > n {
 			want := split.ShareLengths(n, before[0].FairShare, n, page)
 			if len(after) != len(want) {
 				t.Fatalf("%d pieces, want %d", len(after), len(want))
@@ -68,7 +70,7 @@ func TestBalance(t *testing.T) {
 			even++
 		}
 		if slices.ContainsFunc(before, exact) != slices.ContainsFunc(after, exact) {
-			t.Fatal("what was counted, and what was not, is mixed")
+			t.Fatal("counted pieces are mixed with pieces that were not counted")
 		}
 	}
 	if even < 5 {
@@ -83,7 +85,8 @@ func TestBalanceKeeps(t *testing.T) {
 	middle := keyspace.At(kind.Key(700))
 	pieces := split.WithCounts([]split.Piece{{End: middle}, {Start: middle}}, []int64{700, 300}, 1000, 4)
 	m := &Model{kind: kind}
-	for page, want := range map[int64]int{20: 4, 5: 3} { // pages of 5 are too many to a boundary in the middle
+	// With pages of 5, a boundary in the middle would be too many pages away.
+	for page, want := range map[int64]int{20: 4, 5: 3} {
 		if got := split.Balance(slices.Clone(pieces), page, m.find(1000)); len(got) != want {
 			t.Fatalf("%d pieces, want %d", len(got), want)
 		}

@@ -30,25 +30,25 @@ const (
 	Over           Phase = "ended"
 )
 
-// dependsOnOthers reports whether in this phase something outside the job stops it or slows it
-// down. Then nobody knows when the job goes on, or becomes faster.
+// dependsOnOthers reports whether in this phase something outside the job stops or slows the job,
+// such as its queue. Then the time of the job's end can't be estimated.
 func (p Phase) dependsOnOthers() bool {
 	return p == Queued || p == Stuck || p == Slowed || p == GivingWay
 }
 
-// A Queue holds what a job's queue says about the job's tasks.
+// A Queue describes the queue that delivers the job's tasks.
 type Queue struct {
-	Complaint string // why the queue can't deliver the tasks; empty: it can, or that is unknown
-	Waits     bool   // whether the task that is overdue longest waits for its delivery
-	Others    int    // if Waits: number of other running jobs with the same queue, or Unknown
+	Complaint string // why the queue can't deliver the tasks; empty if it can, or if that is unknown
+	Waits     bool   // whether the queue has not yet delivered the task that is overdue longest
+	Others    int    // if Waits: the number of other running jobs in the same queue, or Unknown
 	Name      string
 }
 
 // slowStart is how long a job may wait for the first delivery of a task before its phase is Queued.
 const slowStart = 5 * time.Second
 
-// phase returns what the job does or waits for, and a text that says why it is not faster. The
-// argument rate is its speed in entities a second.
+// phase returns what the job does or waits for, and a text for people that says why the job is not
+// faster. The argument rate is the job's speed in entities a second.
 func (l Look) phase(rate float64) (Phase, string) {
 	j := l.Job
 	switch {
@@ -99,9 +99,9 @@ func (l Look) phase(rate float64) (Phase, string) {
 	return Processing, cmp.Or(trouble, says)
 }
 
-// givesWay returns a text for people if the job is a background job that gives way to other
-// clients. In the last minute, its pages of entities have waited for longer than they have worked.
-// Otherwise givesWay returns "".
+// givesWay returns a text for people if the job currently gives way to other clients of the
+// database. This is so if it is a background job, and its pages of the last minute have waited for
+// longer than they have worked. Otherwise givesWay returns "".
 func (l Look) givesWay() string {
 	var worked, waited time.Duration
 	n := 0
@@ -119,12 +119,14 @@ func (l Look) givesWay() string {
 		"slow the database down", (waited / time.Duration(n)).Round(100*time.Millisecond))
 }
 
-// Conditions under which a job counts as slowed. Its workers must be busy, and its earlier pages of
-// entities must be short compared with the observed time.
+// Conditions under which a job counts as slowed. Its workers must be busy. Its earlier pages of
+// entities must be short compared with the time over which its speed is measured.
 const (
-	slowerBy    = 5 // a slowed job is at least this many times slower than before
+	slowerBy = 5 // a slowed job is at least this many times slower than before
+	// The speed is measured over at least this time.
 	leastWindow = 10 * time.Second
-	leastPages  = 8
+	// At least this number of pages must have ended before.
+	leastPages = 8
 )
 
 // slowed returns a text for people if the job processes far fewer entities a second than before.
@@ -169,10 +171,11 @@ func (l Look) runsSince() time.Time {
 	return l.Job.Created
 }
 
-// shared reports whether the job's tasks wait while other jobs have tasks in the same queue.
+// shared reports whether the job's tasks wait in the queue while other jobs have tasks in it, too.
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
-// idle returns the time since the job's last page of entities was done.
+// idle returns how long ago the job's last page of entities was done. If none is done yet, it
+// counts from the start of the job.
 func (l Look) idle() time.Duration {
 	from := l.runsSince()
 	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
@@ -195,7 +198,8 @@ func (q Queue) says() string {
 	return fmt.Sprintf("its tasks wait in the queue %s", name)
 }
 
-// entities returns a text with the number n and a noun in the singular or the plural.
+// entities returns the number n with its noun, such as "5 ranges". For 1 it returns the text one,
+// and otherwise n followed by the noun several.
 func entities(n int64, one, several string) string {
 	if n == 1 {
 		return one
@@ -203,7 +207,7 @@ func entities(n int64, one, several string) string {
 	return fmt.Sprintf("%d %s", n, several)
 }
 
-// roughly formats a duration in whole seconds or minutes.
+// roughly formats a duration in whole seconds below two minutes, and otherwise in minutes.
 func roughly(d time.Duration) string {
 	if d < 2*time.Minute {
 		return strings.Replace(d.Round(time.Second).String(), "m0s", "m", 1)
@@ -263,8 +267,8 @@ func (l Look) pausedPhase() (Phase, string) {
 	return Held, why
 }
 
-// longestPage returns an estimate of how long a page of entities under way may still take: twice
-// the time of the slowest page so far.
+// longestPage estimates how long a page of entities that has just started may take: twice as long
+// as the slowest page so far, but no longer than mostOfPage.
 func (l Look) longestPage() time.Duration {
 	if slowest := l.slowestPage(); slowest > 0 {
 		return min(l.mostOfPage(), 2*slowest)
@@ -276,8 +280,8 @@ func (l Look) longestPage() time.Duration {
 // job's rate limits them. It is a quarter of the usual dispatch deadline of Cloud Tasks.
 const longestCallWait = 10 * time.Minute / 4
 
-// mostOfPage returns the longest time that a page of entities may take before the job counts as
-// stuck.
+// mostOfPage returns the longest time that a page of entities may take. If no page ends for longer,
+// the job counts as stuck.
 func (l Look) mostOfPage() time.Duration {
 	most := 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
 	if limit, err := l.Job.RateLimit(); err == nil && limit.CallsPerSecond > 0 {

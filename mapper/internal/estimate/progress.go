@@ -50,19 +50,20 @@ type Progress struct {
 
 // Constants for the bounds of estimates.
 const (
-	deviations = 3 // number of standard deviations on each side of an estimate
+	deviations = 3 // distance of each bound from the estimate, in standard deviations
 	// density is the relative error of a size that is estimated from sampled keys. Two times in
 	// three, the estimate is within 25% (mapper.Estimate.Exact).
 	density = 0.25
 	// narrowed multiplies density if the query does not select all entities of the kind.
 	narrowed = 4
-	lately   = time.Minute
+	// lately is the time over which the current speed is measured.
+	lately = time.Minute
 )
 
 // A Look holds the facts about a job at one moment, to estimate its State.
 type Look struct {
 	Job    *record.Job
-	Totals record.Totals // sums over the job's records; before the job's end they have a Sample
+	Totals record.Totals // sums over the records of the job's ranges; until the job ends they contain a Sample
 	Query  query.Query
 	Now    time.Time
 	Queue  Queue
@@ -99,8 +100,8 @@ func (s *State) cost() float64 {
 	}
 }
 
-// Dollars estimates what a job has cost so far. A rehearsal has written only scattermap's records,
-// and no entities.
+// Dollars estimates what a job has cost so far. For a rehearsal it counts no writes of entities,
+// because a rehearsal writes only scattermap's own records.
 func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Prices) float64 {
 	if record.IsRehearsal(j.Mapper) {
 		sum.Written = 0
@@ -113,8 +114,8 @@ func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Pri
 	return prices.Dollars(used)
 }
 
-// Share returns the part of a budget that the usage takes at the given prices; 1 is all of the
-// budget. If the budget limits dollars and operations, the larger part counts.
+// Share returns which part of the budget b the usage u takes at the given prices; 1 is all of the
+// budget. If the budget limits both dollars and operations, the larger part is returned.
 func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
 		share = prices.Dollars(u) / b.Dollars
@@ -125,7 +126,7 @@ func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float
 	return share
 }
 
-// counts sets the state's numbers of entities, and Total to their sum.
+// counts sets the state's numbers of entities, and sets Total to their sum.
 func (s *State) counts(processed, failures, remaining Number) {
 	s.Processed, s.Failures, s.Remaining = processed, failures, remaining
 	s.Total = Number{processed.About + failures.About + remaining.About,
@@ -138,7 +139,7 @@ func (s *State) counts(processed, failures, remaining Number) {
 	}
 }
 
-// counts estimates the numbers of entities from a sample of the job's records.
+// counts estimates the numbers of entities in each state from a sample of the job's records.
 func (l Look) counts(s *record.Sample) (processed, failures, remaining Number) {
 	failures = failuresIn(s)
 	remaining = l.remaining(s)
@@ -153,13 +154,13 @@ func (l Look) counts(s *record.Sample) (processed, failures, remaining Number) {
 	return processedIn(s), failures, remaining
 }
 
-// processedIn estimates the number of processed entities.
+// processedIn estimates the number of processed entities from a sample of the job's records.
 func processedIn(s *record.Sample) Number {
 	about := s.Done * s.Scale
 	off := 0.0
 	switch n := float64(s.Pages); {
 	case s.Pages == 0 || s.Scale == 1:
-	case s.Census != nil: // all pages were counted, so only the mean entities of a page are an estimate
+	case s.Census != nil: // Census counts all pages, so only the mean number of entities in a page is estimated
 		mean := s.Done / n
 		variance := max(0, s.DoneSquares/n-mean*mean) * n / max(1, n-1)
 		off = deviations * n * s.Scale * math.Sqrt(variance/n*max(0, 1-1/s.Scale))
@@ -169,7 +170,7 @@ func processedIn(s *record.Sample) Number {
 	return around(about, off, s.Done)
 }
 
-// failuresIn estimates the number of failed entities.
+// failuresIn estimates the number of failed entities from a sample of the job's records.
 func failuresIn(s *record.Sample) Number {
 	switch {
 	case s.Census != nil:
@@ -181,13 +182,13 @@ func failuresIn(s *record.Sample) Number {
 	return around(n*s.Scale, deviations*s.Scale*math.Sqrt(max(1, n)), n)
 }
 
-// around returns a Number whose bounds are off below and above the estimate. The lower bound is at
-// least seen, the number in the sample.
+// around returns a Number for the estimate about, with bounds at a distance of off. The lower bound
+// is at least seen, the number that was found in the sample.
 func around(about, off, seen float64) Number {
 	return Number{int64(about + 0.5), int64(max(seen, about-off) + 0.5), int64(math.Ceil(about + off))}
 }
 
-// remaining estimates the number of entities in pending ranges.
+// remaining estimates the number of entities in pending ranges, which are not processed yet.
 func (l Look) remaining(s *record.Sample) Number {
 	if len(s.Open) > 0 && s.Blind == len(s.Open) {
 		return Number{Unknown, 0, Unknown}
@@ -217,7 +218,7 @@ func (l Look) remaining(s *record.Sample) Number {
 	return r
 }
 
-// fractions sets the done part of the job's entities, with its bounds.
+// fractions sets Fraction, FractionMin and FractionMax from the state's numbers of entities.
 func (s *State) fractions() {
 	part := func(done, left int64) float64 {
 		switch {

@@ -25,7 +25,7 @@ func page(n int64, ago time.Duration) *record.Range {
 }
 
 // open returns the record of a pending range of n entities. The argument exact says whether n was
-// counted.
+// counted; otherwise it is an estimate.
 func open(n int64, exact bool) *record.Range {
 	return &record.Range{State: record.Pending, Estimate: n, Exact: exact, Created: noon.Add(-time.Second)}
 }
@@ -134,7 +134,7 @@ func TestTimeLeft(t *testing.T) {
 				c.most)
 		}
 	}
-	// A job slower than its rate limit may stay that slow, or become as fast as before.
+	// A job slower than its rate limit may stay this slow, or become as fast as before.
 	all := []*record.Range{open(6000, true), page(20, 10*time.Second)}
 	for ago := 4 * time.Minute; ago < 10*time.Minute; ago += 10 * time.Second {
 		all = append(all, page(100, ago))
@@ -171,13 +171,15 @@ func TestPhases(t *testing.T) {
 	}
 	rate := func(l *Look) { l.Job.Rate = []byte(`{"entities":2}`) }
 	background := func(l *Look) { l.Job.Background = true }
-	yielding := func(waited time.Duration) *record.Range { // a page of ten seconds
+	// One page of ten seconds.
+	yielding := func(waited time.Duration) *record.Range {
 		r := page(100, 2*time.Second)
 		r.Yielded, r.Ran = waited, time.Second
 		return r
 	}
 	lately, long := page(100, 2*time.Second), page(100, 5*time.Minute)
-	steady := make([]*record.Range, 0, 60) // a page of 100 every ten seconds, until a minute ago
+	// One page of 100 entities every ten seconds, until a minute ago.
+	steady := make([]*record.Range, 0, 60)
 	for ago := 70 * time.Second; ago < 10*time.Minute; ago += 10 * time.Second {
 		steady = append(steady, page(100, ago))
 	}

@@ -18,7 +18,7 @@ import (
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
 
-// virtualKinds are simulated kinds with keys that are spread in different ways.
+// virtualKinds are simulated kinds whose keys are distributed in different ways.
 var virtualKinds = []struct {
 	name string
 	key  func(n int64) func(rank int64) *datastore.Key
@@ -99,8 +99,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scaleOf returns the table row for kinds of n entities. The keys of the last kind make the largest
-// records, so the row shows that kind. The times of all kinds must be the same.
+// scaleOf returns the row of the table for kinds of n entities. The row shows the last kind, whose
+// keys make the largest records. The test fails if the simulated times of the kinds differ.
 func scaleOf(t *testing.T, n, workers, page int64) (row string) {
 	t.Helper()
 	var longest time.Duration

@@ -7,17 +7,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Shown remembers the estimates of jobs that a process has shown to people. With it, the shown
-// progress does not go back when a new sample gives a lower estimate. Several goroutines may use
-// it.
+// A Shown remembers the estimates of jobs that a process has shown to people. It keeps the
+// displayed progress from going back when a new sample gives a lower estimate. A Shown may be used
+// by several goroutines.
 type Shown struct {
-	mu      sync.Mutex
-	all     recent.Map[string, seen]
-	counted recent.Map[string, int64] // numbers of entities that were counted, by range
+	mu  sync.Mutex
+	all recent.Map[string, seen]
+	// counted has the number of entities in each range that was counted. Its keys name the job and
+	// the range.
+	counted recent.Map[string, int64]
 }
 
-// A seen is the state of a job that was last shown. The field most is the least upper bound of the
-// job's total so far, or Unknown.
+// A seen is the state of a job that was last shown. The field most is the lowest upper bound so far
+// for the job's total number of entities, or Unknown.
 type seen struct {
 	State
 	most int64
@@ -26,12 +28,12 @@ type seen struct {
 // mostShown is the largest number of jobs whose estimates are remembered.
 const mostShown = 1000
 
-// Latest returns the state to show for a job, whose new estimate is s. The shown number of
-// processed entities does not decrease, unless the new number is exact. The shown fraction does not
-// decrease either, unless the new bounds exclude the old one, because more entities were found.
+// Latest returns the state to show for a job whose new estimate is s. The shown number of processed
+// entities does not decrease, unless the new number is exact. The shown fraction decreases only if
+// it is above the new upper bound, because more entities were found.
 //
-// The shown estimates do not add up to more than the total, if their bounds allow that. Errors go
-// in both directions, and without this rule the highest estimates would remain.
+// If their bounds allow it, the shown numbers add up to no more than the total. Without this rule,
+// the highest of several estimates would stay on display.
 func (sh *Shown) Latest(job string, s State) State {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -49,8 +51,8 @@ func (sh *Shown) Latest(job string, s State) State {
 	return s
 }
 
-// after returns the state s, changed so that it shows no less progress than the earlier state last.
-// The upper bound of the job's total is most; it may be Unknown.
+// after returns the state s, changed so that it shows no less progress than the state last, which
+// was shown before. The argument most is an upper bound for the job's total, or Unknown.
 func (s State) after(last State, most int64) State {
 	p, r := s.Processed, s.Remaining
 	if p.Min != p.Max {
@@ -70,8 +72,9 @@ func (s State) after(last State, most int64) State {
 	return s
 }
 
-// Count returns the number of entities in a pending range. It calls count for a range only once,
-// and then remembers the result. If count fails, it returns Unknown.
+// Count returns the number of entities in a pending range. The first time it calls the function
+// count, and later it returns the remembered result. If count does not know the number, Count
+// returns Unknown.
 func (sh *Shown) Count(r *record.Range, count func() (n int64, known bool)) int64 {
 	id := r.Ref().String() + r.ID
 	sh.mu.Lock()

@@ -8,10 +8,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// timeLeft sets the time until the job ends, with its bounds. One part is the time for the
-// remaining entities: their number divided by the job's speed. The speed is the higher one of the
-// measured throughput and the expected pace. The other part is the time for which failed entities
-// and pages wait for their next attempts.
+// timeLeft sets the estimated time until the job ends, with its bounds. It is the longer one of two
+// times. One is the number of remaining entities divided by the job's speed: the measured
+// throughput or the expected pace, whichever is higher. The other is the time for which failed
+// entities and pages wait for their next attempts.
 func (s *State) timeLeft(l Look) {
 	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
 	sample := l.Totals.Sample
@@ -34,7 +34,8 @@ func (s *State) timeLeft(l Look) {
 		s.TimeLeftMin = waits.least
 		return
 	}
-	if f := l.failing(s, sample); f > 0 { // some of the remaining entities will fail attempts, and wait too
+	// Some of the remaining entities will also fail an attempt, and wait for the next one.
+	if f := l.failing(s, sample); f > 0 {
 		work.about += time.Duration(min(1, f) * float64(waits.path))
 		work.most += waits.path
 		if f > 3 {
@@ -51,19 +52,19 @@ func (s *State) timeLeft(l Look) {
 // ending is about how long a job takes to end after its last page of entities.
 const ending = time.Second
 
-// A span is an estimated time, with its lower and upper bound.
+// A span is an estimated duration, with its lower and upper bound.
 type span struct {
 	least, about, most time.Duration
 
 	path time.Duration // how long an entity waits in total if all of its attempts fail
 }
 
-// margin is the factor by which the time for the remaining entities may be wrong, in both
-// directions.
+// margin is the factor by which the estimated time for the remaining entities may be too short or
+// too long.
 const margin = 1.7
 
-// working estimates how long the workers need for the remaining entities. It returns false if that
-// is unknown, because no page is done yet.
+// working estimates how long the workers need for the remaining entities. It returns false if this
+// is unknown because no page is done yet.
 func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	due := 0
 	for _, r := range s.Open {
@@ -112,9 +113,9 @@ func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	return float64(n) * s.Scale / window.Seconds(), pages
 }
 
-// pace returns the expected speed in entities a second, if each worker with a range needs as much
-// time for an entity as so far. It returns 0 if that is unknown, or if the job shares its queue
-// with waiting jobs. The argument due is the number of ranges that can be processed now.
+// pace returns the expected speed in entities a second. It assumes that an entity takes a worker as
+// long as the mean so far. It returns 0 if the mean is unknown, or if other jobs' tasks wait in the
+// same queue. The argument due is the number of ranges that can be processed now.
 func (l Look) pace(s *record.Sample, due float64) float64 {
 	each := perEntity(s)
 	if each <= 0 || l.Queue.shared() {
@@ -131,7 +132,8 @@ func (l Look) pace(s *record.Sample, due float64) float64 {
 	return pace
 }
 
-// mostEntities returns the speed that the job's rate allows, in entities a second; 0: no limit.
+// mostEntities returns the highest speed that the job's rate limit allows, in entities a second; 0
+// if there is no limit.
 func (l Look) mostEntities() float64 {
 	limit, err := l.Job.RateLimit()
 	if err != nil {
@@ -140,7 +142,7 @@ func (l Look) mostEntities() float64 {
 	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
 }
 
-// perEntity returns the mean time that a task has needed for an entity, or 0 if that is unknown.
+// perEntity returns the mean time that tasks have taken for an entity, or 0 if that is unknown.
 func perEntity(s *record.Sample) time.Duration {
 	took, n := time.Duration(0), int64(0)
 	for _, e := range s.Ends {
@@ -163,8 +165,8 @@ func lastEnd(s *record.Sample) time.Time {
 	return slices.MaxFunc(s.Ends, func(a, b record.End) int { return a.At.Compare(b.At) }).At
 }
 
-// failing estimates how many of the remaining entities will fail an attempt, and so wait for the
-// next one.
+// failing estimates how many of the entities that have not been tried yet will fail their first
+// attempt, and so have to wait for the next one.
 func (l Look) failing(s *State, sample *record.Sample) float64 {
 	waited := 0
 	for _, e := range sample.Ends {
@@ -186,10 +188,10 @@ func (l Look) failing(s *State, sample *record.Sample) float64 {
 	return tried * left / max(1, float64(s.Processed.About+s.Failures.About)+float64(alone)*sample.LeftScale)
 }
 
-// waiting returns how long failed entities and pages still wait for their next attempts. The lower
-// bound is the time until the last of these attempts is due. The upper bound assumes that all
-// attempts fail, and includes the waits between them. If most entities that the job has retried so
-// far have failed, this is the likely time.
+// waiting estimates how long failed entities and pages still wait for their next attempts. The
+// lower bound is the time until the last of these attempts is due. The upper bound assumes that all
+// attempts fail, and includes the waits between them. If most retried entities have failed all
+// their attempts so far, the estimate is the upper bound.
 func (l Look) waiting(s *record.Sample) (w span) {
 	backoff := l.Job.Backoff()
 	gone, failed := 0, 0
@@ -204,8 +206,10 @@ func (l Look) waiting(s *record.Sample) (w span) {
 	for n := int64(1); n < backoff.Attempts; n++ {
 		w.path += backoff.Delay(n)
 	}
-	hopeless := float64(failed+1) / float64(gone+2) // the estimated probability that an entity fails all attempts
-	none := 1.0                                     // the probability that none of the entities does
+	// The estimated probability that an entity fails all attempts.
+	hopeless := float64(failed+1) / float64(gone+2)
+	// The probability that no entity does.
+	none := 1.0
 	for _, r := range s.Open {
 		failures := r.RefusalsIn(l.Job)
 		if failures == 0 && !r.NotBefore.After(l.Now) {

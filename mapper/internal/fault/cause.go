@@ -17,7 +17,8 @@ var (
 	space   = regexp.MustCompile(`\s+`)
 )
 
-// longestCause is the largest size of a cause in bytes.
+// longestCause is the largest size in bytes of a cause, the part of an error's text that is the
+// same for all entities with this problem.
 const longestCause = 200
 
 // Digest returns a short hash of an error's cause (see [Cause]). Log lines contain it in place of
@@ -45,7 +46,7 @@ func Brief(text string) string {
 	return lines[0]
 }
 
-// arguments matches the arguments of a function at the end of a line of a stack.
+// arguments matches the arguments of a function at the end of a line of a stack trace.
 var arguments = regexp.MustCompile(`\([^()]*\)$`)
 
 // Cause returns a text that is the same for entities with the same problem. In the error's text, it
@@ -58,7 +59,8 @@ func Cause(text string, names ...string) string {
 			text = strings.ReplaceAll(text, name, "#")
 		}
 	}
-	text = strings.Map(func(r rune) rune { // people read and type the text
+	// People read and type the cause, so it has only printable characters.
+	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A Backoff says how many attempts there are, and how long to wait between them. The wait before
-// the second attempt is First. Each later wait is four times as long as the one before, but at most
-// Max.
+// A Backoff says how many attempts an entity or page gets, and how long to wait between them. The
+// wait before the second attempt is First. Each later wait is four times as long as the previous
+// one, but at most Max.
 type Backoff struct {
 	Attempts   int64
 	First, Max time.Duration
@@ -28,7 +28,7 @@ func (b Backoff) Delay(failed int64) time.Duration {
 // 30 days.
 const maxRetryAfter = 7 * 24 * time.Hour
 
-// RetryAfter marks an error so that the next attempt waits for at least d.
+// RetryAfter returns err with a mark: the next attempt must wait for at least d.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -44,7 +44,8 @@ type retryAfterError struct {
 func (e retryAfterError) Error() string { return e.err.Error() }
 func (e retryAfterError) Unwrap() error { return e.err }
 
-// After returns the wait that a mark by RetryAfter asks for, or 0 without a mark.
+// After returns how long the next attempt must wait according to a mark by RetryAfter, or 0 without
+// a mark.
 func After(err error) time.Duration {
 	var r Refusal
 	if errors.As(err, &r) {

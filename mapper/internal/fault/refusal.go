@@ -7,20 +7,25 @@ import (
 	"time"
 )
 
-// ErrArguments says that an argument of a call is invalid. The error names it.
+// ErrArguments says that an argument of a call is invalid. The text of the error that wraps it
+// names the argument.
 var ErrArguments = errors.New("bad arguments")
 
-// A Refusal is the error of a task if the mapper's function has failed on its page. The page is
-// retried, as often as the job's Backoff says. The text of a Refusal leaves out the function's
-// error, which may quote an entity and must not be logged. Records contain that error, see [Text].
+// A Refusal is the error of a task if the mapper's function has failed on a page, a group of
+// entities that are committed together. The page is retried up to the limit in the job's Backoff.
+// The text of a Refusal leaves out the function's error, which may quote an entity and must not be
+// logged. Records contain the function's error, see [Text].
 type Refusal struct {
 	Summary string
 	Cause   error         // the error of the function
-	Final   bool          // whether another attempt would fail in the same way
+	Final   bool          // whether further attempts would fail in the same way
 	After   time.Duration // the least wait before the next attempt
-	// Later says that the page is not at fault: a service has refused calls for now, or Own is set.
+	// Later says that the page is not at fault: a service has temporarily refused calls, or Own is
+	// set.
 	Later bool
-	Own   bool // whether the job's own rate has delayed the page, and no service has refused calls
+	// Own says that the page had to wait too long because of the job's own rate limit. No service
+	// has refused a call.
+	Own bool
 }
 
 func (r Refusal) Error() string { return r.Summary }
@@ -59,8 +64,8 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
-// IsOnly reports whether err is the error other, possibly wrapped. If err joins several errors, it
-// returns false.
+// IsOnly reports whether err is the error other, or wraps it. If err joins several errors
+// (errors.Join), it returns false.
 func IsOnly(err, other error) bool {
 	for err != nil && any(err) != any(other) { // errors.Is would also look into joined errors
 		err = errors.Unwrap(err)
@@ -68,7 +73,8 @@ func IsOnly(err, other error) bool {
 	return err != nil
 }
 
-// Text returns the full text of an error for a record, cut to maxErrorText bytes.
+// Text returns the full text of an error for a record, cut to maxErrorText bytes. For a [Refusal],
+// it includes the error of the mapper's function.
 func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")
 	var r Refusal

@@ -52,13 +52,13 @@ func (e panicError) Kind() string  { return "panic" }
 
 // Kind describes an error of a user's function without data of the entity. It is the result of the
 // error's own Kind method, or else the error's type, followed by the [Digest] of the [Cause]. The
-// names are the ones in the entity's key.
+// argument names has the names in the entity's key, which do not affect the digest.
 func Kind(err error, names ...string) string {
 	return kind(err) + " (cause " + Digest(Cause(Text(err), names...)) + ")"
 }
 
-// Read calls the methods of an error that [Text] and [Kind] call. The caller must expect that one
-// of them panics.
+// Read calls the methods of err that [Text] and [Kind] call. These methods are a user's code and
+// may panic. So a caller recovers from Read once, and can call Text and Kind later without a panic.
 func Read(err error) {
 	_, _ = Text(err), kind(err)
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A CommitRefusal is the error of a task if the database rejects the contents of the page's commit:
-// the mapper's function has written something invalid.
+// A CommitRefusal is the error of a task if the database rejects the contents of its commit: the
+// mapper's function has written something invalid.
 type CommitRefusal struct{ err error }
 
 func (r CommitRefusal) Error() string { return r.err.Error() }
@@ -32,8 +32,8 @@ func AsCommitRefusal(err error) error {
 	return err
 }
 
-// Refused reports whether the function or the database has rejected the work, so that it is no use
-// to retry only. All other errors are temporary.
+// Refused reports whether the function or the database has rejected the work. Then a retry of the
+// same work does not help. All other errors are temporary.
 func Refused(err error) bool {
 	var r Refusal
 	if errors.As(err, &r) {
@@ -49,11 +49,11 @@ func Refused(err error) bool {
 	return false
 }
 
-// transactionGone matches the texts of errors that mean that a transaction is over. Either it took
+// transactionGone matches the texts of errors which mean that a transaction is over. Either it took
 // too long, or its commit was sent twice because the first answer was lost. The code of these
-// errors is InvalidArgument, as for bad requests, so only the text tells the difference.
+// errors is InvalidArgument, as for bad requests, so only the text shows the difference.
 //
-// "The referenced transaction has expired or is no longer valid" is production's. "transaction has
-// expired or is invalid" is from Google's classic emulator and the embedded one. "Transaction is
-// invalid or closed" is from Google's Firestore emulator.
+// Production says "The referenced transaction has expired or is no longer valid". Google's classic
+// emulator and the embedded one say "transaction has expired or is invalid". Google's Firestore
+// emulator says "Transaction is invalid or closed".
 var transactionGone = regexp.MustCompile(`(?i)transaction (has|is|was)\b.*\b(expired|invalid|closed|no longer valid)`)

@@ -10,21 +10,23 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// A Gate lets either any number of tasks run in this process, or one exclusive task. Tasks are
-// admitted in the order in which they ask, so both kinds get their turn. Everything that runs
+// A Gate lets either any number of tasks run in this process, or a single exclusive one. Tasks are
+// admitted in the order in which they ask, so neither kind waits forever. Everything that runs
 // users' functions or uses many resources must pass the gate: pages, finalizers, sweeps and
 // clean-ups.
 type Gate struct {
 	places *semaphore.Weighted
-	Strays atomic.Int64 // number of calls of the function that took too long, were abandoned, and still run
+	// Strays counts the calls of the mapper's function that took too long, were abandoned, and
+	// still run.
+	Strays atomic.Int64
 
 	draining context.Context
 	drain    context.CancelFunc
 	mu       sync.Mutex
 	waiting  int           // number of exclusive tasks that are waiting
 	wanted   chan struct{} // closed while an exclusive task is waiting
-	admitted int           // number of deliveries in the process
-	empty    chan struct{} // closed when the gate drains and the last delivery has ended
+	admitted int           // number of deliveries (requests of the queue) that the process is handling
+	empty    chan struct{} // closed when the process drains and the last delivery has ended
 }
 
 // New returns an empty gate.
@@ -34,16 +36,18 @@ func New() *Gate {
 	return g
 }
 
-// A Place is what a task gets from Enter. The task must call Leave when it ends.
+// A Place says how [Gate.Enter] has admitted a task. The task must call Leave when it ends.
 type Place struct {
 	Leave     func()
 	Exclusive bool // whether no other task is inside the gate
 	Waited    bool // whether the task had to wait
-	Alone     bool // whether the process runs nothing else, so that this task would be the cause of its death
+	// Alone says that nothing else runs in the process, not even an abandoned call of a function.
+	// If the process dies now, this task is the cause.
+	Alone bool
 }
 
-// Enter waits until a task may start, alone if exclusive is set, and returns its place. While the
-// process drains, it returns ErrDraining.
+// Enter waits until a task may start, and returns its place. An exclusive task waits until no other
+// task runs. Once the process drains (is about to end), Enter returns ErrDraining.
 func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 	n := int64(1)
 	if exclusive {
@@ -77,8 +81,8 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 // ErrDraining says that the process is about to end and accepts no more tasks.
 var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
-// Admit admits a delivery to the process. The delivery must call leave when it ends. Once the
-// process drains, Admit returns ErrDraining.
+// Admit counts a delivery, which is one request of the queue. The delivery must call leave when it
+// ends. Once the process drains (is about to end), Admit returns ErrDraining.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,7 +102,7 @@ func (g *Gate) leave() {
 }
 
 // Drain tells all deliveries to end soon, and admits no more. It waits until all have ended. If ctx
-// ends first, it returns the number of remaining deliveries.
+// ends first, Drain returns how many deliveries are left, and the error of ctx.
 func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	g.mu.Lock()
 	if !g.IsDraining() {
@@ -121,21 +125,24 @@ func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	return g.admitted, ctx.Err()
 }
 
-// Draining returns a context that is done when deliveries have to end soon.
+// Draining returns a context that is done when deliveries have to end soon, because the process
+// will end.
 func (g *Gate) Draining() context.Context { return g.draining }
 
-// IsDraining reports whether deliveries have to end soon.
+// IsDraining reports whether deliveries have to end soon, because the process will end.
 func (g *Gate) IsDraining() bool { return g.draining.Err() != nil }
 
-// Wanted returns a channel that is closed while an exclusive task is waiting. No task may start
-// until the running tasks have ended. So a running task that waits for something else should end.
+// Wanted returns a channel that is closed while an exclusive task is waiting. Until all running
+// tasks have ended, no task can start. So a running task that only waits, for example for its rate
+// limit, should end.
 func (g *Gate) Wanted() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.wanted
 }
 
-// want adds n to the number of waiting tasks that must run alone.
+// want adds n to the number of waiting exclusive tasks: 1 when one starts to wait, -1 when it
+// stops.
 func (g *Gate) want(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A visit is a task that passes the gate at a time, exclusively or not, and stays for a while.
+// A visit describes a task that enters the gate at a certain time, exclusively or not, and stays
+// for a certain time.
 type visit struct {
 	name      string
 	comes     time.Duration
@@ -87,7 +88,7 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// saidOf returns a Place as text.
+// saidOf describes a Place in words.
 func saidOf(p Place) (text string) {
 	for _, is := range []struct {
 		what string
@@ -100,8 +101,8 @@ func saidOf(p Place) (text string) {
 	return text
 }
 
-// TestExclusive lets many tasks pass the gate at random. It checks that no other task runs while an
-// exclusive one does, and that all get their turn.
+// TestExclusive lets many tasks pass the gate in random order. It checks that no other task runs
+// while an exclusive one does, and that every task gets in.
 func TestExclusive(t *testing.T) {
 	seed := testflag.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestEnterEnds(t *testing.T) {
 				}
 				first.Leave()
 				if !g.places.TryAcquire(math.MaxInt64) {
-					t.Error("who has given up has a place")
+					t.Error("a task that has stopped waiting has a place")
 				}
 			})
 		})
@@ -231,7 +232,7 @@ func TestDrain(t *testing.T) {
 					t.Errorf("a task enters: %v", err)
 				}
 				time.Sleep(time.Minute)
-				// All deliveries have ended; this is a second call.
+				// All deliveries have ended, so a second drain must return at once.
 				if left, err := g.Drain(t.Context()); left != 0 || err != nil {
 					t.Errorf("once more: %d, %v", left, err)
 				}
@@ -240,7 +241,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestWanted checks when the running tasks are told to end for an exclusive one.
+// TestWanted checks when the running tasks are told to end because an exclusive one waits.
 func TestWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New()
@@ -294,7 +295,7 @@ func TestWanted(t *testing.T) {
 func TestDrainAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 64 { // repeated, because Drain may notice either fact first
+	for range 64 { // repeated, because Drain may notice first that ctx has ended, or that no delivery is left
 		if left, err := New().Drain(ctx); left != 0 || err != nil {
 			t.Fatalf("%d are left, %v", left, err)
 		}

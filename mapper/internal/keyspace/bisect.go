@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// bisect returns a key of the kind that is above a and below b, about halfway, or nil if it finds
-// none. A nil a is the start of the key space, and a nil b its end. It halves the first elements of
-// the paths in which the keys differ: IDs as numbers, names as fractions. Between an ID and a name
-// it returns the least name.
+// bisect returns a key of the kind about halfway between a and b, or nil if it finds none. A nil a
+// is the start of the key space, and a nil b its end. It compares the two paths, and halves at the
+// first elements that differ: IDs as numbers, names as fractions. Between an ID and a name it
+// returns the least name.
 //
 // The result does not depend on where entities are. If there are a few IDs and many names, half of
-// the pieces would be nearly empty [App Engine MapReduce, wiki]. So bisect is used only if there
-// are neither samples nor known keys.
+// the parts would be nearly empty [App Engine MapReduce, wiki]. So bisect is used only if no keys
+// of entities are known.
 func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	if b == nil {
 		return above(a, kind, namespace)
@@ -28,7 +28,7 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 		i++
 	}
 	if i == len(upper) {
-		return nil // b is not above a
+		return nil // b is not greater than a
 	}
 	y := upper[i]
 	var m element
@@ -36,20 +36,20 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	switch {
 	case i < len(lower) && lower[i].Kind == y.Kind:
 		m, ok = halve(elementOf(lower[i]), elementOf(y))
-	default: // all keys of y's kind are above a
+	default: // all keys of y's kind are greater than a
 		m, ok = halve(leastElement, elementOf(y))
 	}
 	switch {
 	case ok:
 		return valid(m.key(y.Kind, y.Parent, namespace))
 	case i+1 < len(upper):
-		return y // an ancestor of b, and so below it
+		return y // an ancestor of b, and so less than b
 	}
 	return nil
 }
 
-// above returns a key above a, if the end of the key space is unknown. It guesses that the end is
-// about twice as far as a, so it doubles an ID. After the largest ID come the names.
+// above returns a key greater than a, if the end of the keys is unknown. It guesses that the end is
+// about twice as far as a, so it doubles an ID. The key after the largest ID is the least name.
 func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
@@ -77,7 +77,8 @@ func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	return e.key(x.Kind, nil, namespace)
 }
 
-// An element is the last part of a key's path: a name, or an ID if the name is empty.
+// An element is the identifier in the last part of a key's path: the name, or the ID if the name is
+// empty.
 type element struct {
 	id   int64
 	name string
@@ -104,7 +105,7 @@ func valid(k *datastore.Key) *datastore.Key {
 	return k
 }
 
-// halve returns an element about halfway between x and y. It returns false if there is no element
+// halve returns an element about halfway between x and y. The bool is false if there is no element
 // between them.
 func halve(x, y element) (element, bool) {
 	switch {
@@ -143,10 +144,10 @@ func halveNames(x, y string) (string, bool) {
 		return prefix + character(mid), true
 	}
 	if dx < 0 {
-		// y is x, followed by a zero character and maybe more.
+		// y is x followed by a zero character, and maybe by more.
 		return prefix + "\x00", len(y) > 1
 	}
-	// dy is dx+1: the result keeps dx, and goes above the rest of x.
+	// dy is dx+1. The result starts with dx, and its rest is above the rest of x.
 	for {
 		_, size := utf8.DecodeRuneInString(x)
 		prefix, x = prefix+x[:size], x[size:]
@@ -157,15 +158,16 @@ func halveNames(x, y string) (string, bool) {
 	}
 }
 
-// digits is the number of digits in names that are treated as fractions: all Unicode code points
-// except the surrogates.
+// digits is the number of different digits if names are treated as fractions: each Unicode code
+// point is a digit, except the surrogates.
 const (
 	digits         = utf8.MaxRune + 1 - surrogates
 	surrogates     = 0x800
 	firstSurrogate = 0xD800
 )
 
-// digit returns the value of a name's first character as a digit, or -1 if the name is empty.
+// digit returns the value of a name's first character as the digit of a fraction, or -1 if the name
+// is empty.
 func digit(s string) rune {
 	r, size := utf8.DecodeRuneInString(s)
 	switch {
@@ -220,21 +222,21 @@ func Middle(a, b *Position) *Position {
 		return &m
 	case b == nil || !a.Valued:
 		return nil
-	case b.Key != nil: // before all keys of its value
+	case b.Key != nil: // a is before all keys of its value
 		m.Value = b.Value
 		return &m
 	}
-	return betweenKeys(a, nil, m) // after some keys of a's value
+	return betweenKeys(a, nil, m) // a is after some keys of its value
 }
 
-// halvings is how many times Cuts halves the range to find each position. So a position is off by
-// at most 2^-32 of the range.
+// halvings is how many times Cuts halves the range from a to b to find one position. So the
+// position is off by at most 2^-32 of the range.
 const halvings = 32
 
 // Cuts returns up to n-1 positions that cut the space from a to b into n equal parts. It calculates
-// them, and does not know where entities are. It returns fewer if there are not enough positions.
-// If there are several values between a and b, it cuts between values, and otherwise between the
-// keys of the single value. A nil b is the end.
+// them without knowing where entities are. If there are several property values between a and b, it
+// cuts between values, and otherwise between the keys of the single value. If there are too few
+// positions, it returns fewer. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
 		cuts = cutsBy(Middle, a, b, n)
@@ -243,9 +245,9 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 }
 
 // Lexicographic returns up to n-1 keys that cut the key space between a and b into equal parts, as
-// if IDs were spread evenly up to the largest possible one. It is only for comparison: mappers cut
-// in this way before Datastore had __scatter__. In such a cut, a few IDs get as many parts as many
-// names.
+// if IDs were spread evenly up to the largest possible one. A few IDs then get as many parts as
+// many names. This is only for comparison: old mappers cut in this way before Datastore had the
+// property __scatter__, which gives random keys.
 func Lexicographic(a, b *Position, n int) []*Position {
 	return cutsBy(func(a, b *Position) *Position {
 		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
@@ -271,8 +273,8 @@ func Lexicographic(a, b *Position, n int) []*Position {
 	}, a, b, n)
 }
 
-// valuesBetween returns the result of [Middle] if it is a cut between two values of the property.
-// If it is a cut between two keys with the same value, valuesBetween returns nil.
+// valuesBetween returns the [Middle] of a and b if it is a boundary between two values of the
+// property. If it lies between two keys with the same value, valuesBetween returns nil.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)
 	if m != nil && m.Valued && m.Key != nil {
@@ -294,7 +296,8 @@ func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts 
 }
 
 // portion returns the position where the i-th of n equal parts of the space between a and b ends,
-// or nil if it finds none. The function middle halves a space.
+// or nil if it finds none. It finds the position by bisection: the argument middle returns a
+// position about halfway between two others.
 func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
 	below, above := a, b
 	for range halvings {
@@ -320,8 +323,9 @@ func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *P
 	return nil
 }
 
-// betweenKeys returns the position with a's value whose key is about halfway between the keys of a
-// and b. It returns nil if there is no such key. The remaining parts are copied from m.
+// betweenKeys returns a position with the same property value as a, and with a key about halfway
+// between the keys of a and b. It returns nil if there is no such key. The fields that are not set
+// here are copied from m.
 func betweenKeys(a, b *Position, m Position) *Position {
 	var end *datastore.Key
 	if b != nil {
@@ -335,7 +339,7 @@ func betweenKeys(a, b *Position, m Position) *Position {
 	m.Key, m.Valued, m.Value = k, a.Valued, a.Value
 	if k.Kind == s.Kind {
 		m.Namespace, m.Kind = "", ""
-	} else { // the key is of an ancestor
+	} else { // the key is an ancestor's, of another kind
 		m.Namespace, m.Kind = s.Namespace, s.Kind
 	}
 	return &m

@@ -34,8 +34,8 @@ func TestLexicographic(t *testing.T) {
 	}
 }
 
-// TestMiddle checks the middle of two positions: between their values, or between the keys of one
-// value.
+// TestMiddle checks the middle of two positions. It lies between their values, or between the keys
+// of their common value.
 func TestMiddle(t *testing.T) {
 	at := func(v any, id int64) *Position {
 		p := &Position{Kind: "K", Valued: true, Value: v}

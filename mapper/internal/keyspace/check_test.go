@@ -18,7 +18,7 @@ func TestCheckKey(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		key  *datastore.Key
-		want string // of the error; empty: there is none
+		want string // expected text in the error; empty: no error
 	}{
 		{"an id", datastore.IDKey("K", 1, nil), ""},
 		{"a negative id", datastore.IDKey("K", -1, nil), ""},

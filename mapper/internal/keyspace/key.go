@@ -57,8 +57,8 @@ func CheckKey(k *datastore.Key) error {
 	return nil
 }
 
-// CheckKind returns an error if a kind is invalid. The text of the error is meant to follow the
-// kind in a sentence.
+// CheckKind returns an error if a kind is invalid. The caller puts the kind in front of the error's
+// text, such as "is empty".
 func CheckKind(kind string) error {
 	switch {
 	case kind == "":

@@ -14,7 +14,7 @@ import (
 )
 
 func TestCompareKeys(t *testing.T) {
-	// In the order of Datastore's documentation and of Google's emulators.
+	// The keys are in the order that Datastore's documentation and Google's emulators have.
 	parent := datastore.IDKey("A", 5, nil)
 	ordered := []*datastore.Key{
 		datastore.IDKey("A", -9, nil),
@@ -45,7 +45,7 @@ func TestCompareKeys(t *testing.T) {
 	other := *ordered[0]
 	other.Namespace = "n"
 	if CompareKeys(ordered[len(ordered)-1], &other) >= 0 {
-		t.Error("a key of a greater namespace is not greater")
+		t.Error("a key in a greater namespace is not greater")
 	}
 }
 
@@ -128,7 +128,7 @@ func TestBisectEnds(t *testing.T) {
 	checkBetween(t, nil, bisect(nil, nil, "K", "n"), nil)
 }
 
-// TestBisectCuts checks that both halves contain a good part of the entities, if these are spread
+// TestBisectCuts checks that both halves contain a large part of the entities, if these are spread
 // evenly.
 func TestBisectCuts(t *testing.T) {
 	for _, c := range []struct{ a, b, want *datastore.Key }{

@@ -17,9 +17,9 @@ import (
 // A part that is missing sorts before any present one. So a position without a key is before all
 // keys with its value. A position without a value is before all values of its kind.
 type Position struct {
-	// Namespace is empty if it is the namespace of Key.
+	// Namespace is empty if Key has the same namespace.
 	Namespace string `datastore:"namespace,omitempty,noindex"`
-	// Kind is empty if it is the kind of Key. They differ if Key is the key of an ancestor.
+	// Kind is empty if Key has the same kind. The kinds differ if Key is the key of an ancestor.
 	Kind   string         `datastore:"kind,omitempty,noindex"`
 	Valued bool           `datastore:"valued,omitempty,noindex"`
 	Value  any            `datastore:"value,omitempty,noindex"`
@@ -75,8 +75,8 @@ func Compare(a, b *Position) int {
 	return value.ComparePaths(value.Path(a.Key), value.Path(b.Key))
 }
 
-// Present returns 1 for a part of a position that is present, and 0 for a missing one. Missing
-// parts sort first.
+// Present returns 1 if a part of a position is present, and 0 if it is missing. Compare uses these
+// numbers, so that missing parts sort first.
 func Present(there bool) int {
 	if there {
 		return 1
@@ -110,8 +110,8 @@ func (p *Position) String() string {
 	return s
 }
 
-// Names returns the names of the position's key and of its ancestors. It returns none if the
-// position has no key.
+// Names returns the names in the position's key and in the keys of its ancestors. A key with an ID
+// has the name "". It returns nil if the position has no key.
 func (p *Position) Names() (all []string) {
 	if p == nil {
 		return nil

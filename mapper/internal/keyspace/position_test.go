@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// positionsInOrder returns positions in ascending order, and the description of each.
+// positionsInOrder returns positions in ascending order, and the expected String of each.
 func positionsInOrder() (all []*Position, said []string) {
 	ancestor := named("", "A", "x", nil)
 	for _, c := range []struct {
@@ -54,7 +54,7 @@ func TestCompare(t *testing.T) {
 	}
 	var none *Position
 	if !none.Equal(nil) || none.Equal(all[0]) || all[0].Equal(nil) {
-		t.Error("no position is equal to none but itself")
+		t.Error("a nil position is not equal to nil, or is equal to another position")
 	}
 	if none.String() != "the end" || (&Position{}).String() != "the beginning" {
 		t.Errorf("%v, %v", none, &Position{})
@@ -89,7 +89,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestSizes checks that the estimated size of an entity is the same in the Go client's form and in
-// the protocol's form. It must be at least the size of the entity's texts.
+// the form of the Datastore API. It must be at least the size of the entity's texts.
 func TestSizes(t *testing.T) {
 	key := named("space", "K", "seven77", nil) // 5 + 1 + 7 + 16
 	if got := KeySize(key); got != 29 {
@@ -123,6 +123,6 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	if EntitySize(nil) != 0 || EntitySize(new(pb.Entity)) != 0 || valueSize((*datastore.Entity)(nil)) != 0 {
-		t.Error("what is not there has a size")
+		t.Error("a missing key or value has a size")
 	}
 }

@@ -8,7 +8,7 @@ import (
 // KeySize estimates the bytes that a key takes in a record.
 func KeySize(k *datastore.Key) int {
 	n := 0
-	if k != nil { // a reference to a key can be nil
+	if k != nil { // a property may hold a nil key
 		n = len(k.Namespace)
 	}
 	for e := k; e != nil; e = e.Parent {
@@ -17,7 +17,7 @@ func KeySize(k *datastore.Key) int {
 	return n
 }
 
-// PropertiesSize estimates how many bytes properties take in a request.
+// PropertiesSize estimates how many bytes properties take in a request to the database.
 func PropertiesSize(properties []datastore.Property) int {
 	n := 0
 	for _, p := range properties {
@@ -49,7 +49,7 @@ func valueSize(v any) int {
 	return 12
 }
 
-// EntitySize estimates how many bytes a stored entity takes in a request.
+// EntitySize estimates how many bytes a stored entity takes in a request to the database.
 func EntitySize(e *pb.Entity) int {
 	n := 0
 	for name, v := range e.GetProperties() {

@@ -9,8 +9,9 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// least returns the least value of a group of types, as numbered by [value.Rank]. It returns false
-// if that value is unknown.
+// least returns the least value of a group of types, such as numbers or strings. The argument rank
+// is the group's place in Datastore's order ([value.Rank]). The bool is false if the least value is
+// unknown.
 func least(rank int) (v any, ok bool) {
 	switch rank {
 	case value.NullRank:
@@ -27,7 +28,8 @@ func least(rank int) (v any, ok bool) {
 	return nil, false
 }
 
-// Next returns the least value above v, of any type. It returns false if that value is unknown.
+// Next returns the least value greater than v, of any type. The bool is false if that value is
+// unknown.
 func Next(v any) (above any, ok bool) {
 	switch v := v.(type) {
 	case nil:
@@ -43,7 +45,7 @@ func Next(v any) (above any, ok bool) {
 			return true, true
 		}
 	case string:
-		return v + "\x00", len(v) < MaxName // longer ones are not indexed
+		return v + "\x00", len(v) < MaxName // longer strings are not indexed
 	case []byte:
 		return append(bytes.Clone(v), 0), len(v) < MaxName
 	case float64:
@@ -56,7 +58,7 @@ func Next(v any) (above any, ok bool) {
 	return least(value.Rank(v) + 1)
 }
 
-// Between returns a value about halfway between a and b, or false if it finds none.
+// Between returns a value about halfway between a and b. The bool is false if it finds none.
 func Between(a, b any) (m any, ok bool) {
 	rank := value.Rank(b)
 	if value.Rank(a) != rank {
@@ -87,8 +89,8 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value above v, if the end of the values is unknown. It guesses that the end is
-// about twice as far as v, so it doubles a number. To a time it adds 50 years.
+// greater returns a value greater than v, if the end of the values is unknown. It guesses that the
+// end is about twice as far as v, so it doubles a number. To a time it adds 50 years.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:
@@ -123,8 +125,8 @@ func betweenFloats(x, y float64) float64 {
 	return value.FloatOf(low + (high-low)/2)
 }
 
-// betweenBytes returns a string or blob about halfway between a and b. It treats them as fractions.
-// The digits are characters if both are text, and bytes otherwise.
+// betweenBytes returns a string or blob about halfway between a and b. It treats both as fractions,
+// whose digits are characters if both are text, and bytes otherwise.
 func betweenBytes(a, b any) any {
 	s, first := a.(string)
 	t, second := b.(string)
@@ -142,7 +144,8 @@ func betweenBytes(a, b any) any {
 		}
 		return -1
 	}
-	top := false // y is no longer a limit
+	// top says that the result is already below y, so y no longer limits its digits.
+	top := false
 	for i := range MaxName {
 		dx, dy := digit(x, i), digit(y, i)
 		if top {
@@ -153,7 +156,7 @@ func betweenBytes(a, b any) any {
 		}
 		switch {
 		case dx == dy:
-		case dx < 0: // y continues with zeros
+		case dx < 0: // y continues with digits 0
 			if len(y) > i+1 {
 				return append(m, 0)
 			}
@@ -166,7 +169,7 @@ func betweenBytes(a, b any) any {
 	return nil
 }
 
-// Spread returns up to n values between a and b, in ascending order and evenly spread.
+// Spread returns up to n values between a and b, evenly spread and in ascending order.
 func Spread(a, b any, n int) []any {
 	if n <= 0 || value.Compare(a, b) >= 0 {
 		return nil

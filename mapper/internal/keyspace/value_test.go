@@ -89,7 +89,7 @@ func TestBetween(t *testing.T) {
 		{0.0, 1.0, 1000},
 		{"a", "b", 900},
 		{[]byte{1}, []byte{2}, 900},
-		{nil, "z", 400}, // nothing is between null and the least integer
+		{nil, "z", 400}, // there is no value between null and the least integer
 	} {
 		if got := Spread(test.a, test.b, 1000); len(got) < test.want || test.want < 10 && len(got) > test.want {
 			t.Errorf("%d values between %v and %v, want %d", len(got), test.a, test.b, test.want)
@@ -164,7 +164,7 @@ func TestCuts(t *testing.T) {
 		{0, 1 << 32, 1, nil},
 		{0, 1000, 2, []int64{500}},
 		{100, 104, 4, []int64{101, 102, 103}},
-		{100, 103, 10, []int64{101, 102}}, // there are no more
+		{100, 103, 10, []int64{101, 102}}, // there are only two values between them
 	} {
 		var got []int64
 		for _, p := range Cuts(at(c.from), at(c.to), c.n) {
@@ -176,7 +176,8 @@ func TestCuts(t *testing.T) {
 			t.Errorf("from %d to %d into %d: %v, want %v", c.from, c.to, c.n, got, c.want)
 		}
 	}
-	shard := 0 // the part of 1,900,000,000 among ten of [0, 2^32): floor(10 * 1.9e9 / 2^32)
+	// The part that contains 1,900,000,000 if [0, 2^32) is cut into ten: floor(10 * 1.9e9 / 2^32).
+	shard := 0
 	for _, cut := range Cuts(at(0), at(1<<32), 10) {
 		if Compare(cut, at(1_900_000_000)) <= 0 {
 			shard++

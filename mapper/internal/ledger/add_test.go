@@ -80,7 +80,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestWaiting checks which pending range has waited longest, in one sum and in merged sums.
+// TestWaiting checks which pending range has waited longest for its task, in one sum and in merged
+// sums.
 func TestWaiting(t *testing.T) {
 	pending := func(after time.Duration) *record.Range {
 		return &record.Range{State: record.Pending, Created: noon.Add(after)}
@@ -102,7 +103,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestMergedSums checks that merged sums have everything that the merged parts have.
+// TestMergedSums checks that a merged sum contains the numbers of both its parts, in every field.
 func TestMergedSums(t *testing.T) {
 	var one Sum
 	v := reflect.ValueOf(&one.Totals).Elem()
@@ -137,8 +138,8 @@ func TestMergedSums(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a job which has dropped its counters has none, and that counters which
-// can't be kept are reported as lost.
+// TestClosed checks that a job without counters (because they were dropped) stays without them, and
+// that counters which are too large are reported as lost.
 func TestClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		j      record.Job
@@ -177,7 +178,8 @@ func letters(n int) string {
 	return string(text)
 }
 
-// exactly returns the number of letters whose size is the given number of bytes, according to size.
+// exactly returns the number of letters for which the function size returns the given number of
+// bytes.
 func exactly(t *testing.T, bytes int, size func(text string) int) (n int) {
 	t.Helper()
 	n = bytes * 5 / 3
@@ -192,8 +194,8 @@ func exactly(t *testing.T, bytes int, size func(text string) int) (n int) {
 	return 0
 }
 
-// TestStoredTotals checks that totals which do not fit in a job's record lose their counters, and
-// report this.
+// TestStoredTotals checks that totals drop their counters if they would not fit in a job's record,
+// and report this.
 func TestStoredTotals(t *testing.T) {
 	fits := exactly(t, tally.MaxStored, func(text string) int {
 		var j record.Job
@@ -213,7 +215,8 @@ func TestStoredTotals(t *testing.T) {
 	}
 }
 
-// TestDraftOfCounters checks that a draft drops its counters only if they do not fit.
+// TestDraftOfCounters checks that a draft, the stored sum of some of the records, drops its
+// counters only if they do not fit.
 func TestDraftOfCounters(t *testing.T) {
 	draft := func(text string) *Draft {
 		d := new(Draft)
@@ -250,8 +253,8 @@ func TestSampledTotals(t *testing.T) {
 	}
 }
 
-// TestCensus checks that exact numbers of records replace the sample's numbers, even if the sample
-// has no record of some state.
+// TestCensus checks that exact numbers of records replace the numbers that were extrapolated from a
+// sample, even if the sample has no record of some state.
 func TestCensus(t *testing.T) {
 	for _, test := range []struct {
 		name             string
@@ -298,8 +301,8 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// TestSpacesBound checks that the totals by kind and namespace take at most their limit of memory,
-// also while records are added.
+// TestSpacesBound checks that the totals by kind and namespace stay within their limit of memory,
+// even while records are still added.
 func TestSpacesBound(t *testing.T) {
 	const around = len(`{"":{"p":1}}`)
 	for more, want := range []int{1, 0} {

@@ -14,30 +14,30 @@ import (
 
 // A diagnosis finds out which records of a job are missing or wrong, after the ledger has found
 // that some are. It reads all records twice. In the first reading, it adds up hashes in 65,536
-// buckets. A bucket whose sum is not 0 shows a problem. In the second reading, it looks only at the
-// records in some of these buckets.
+// buckets. If the sum of a bucket is not 0, a record in it is missing or wrong. In the second
+// reading, it looks only at the records in up to 20 of these buckets.
 //
-// So its memory does not grow with the number of records, except for the records of at most 20
-// buckets.
+// So its memory does not grow with the number of records, except for the records in these buckets.
 type diagnosis struct {
 	ids, bounds balance
 
 	found map[string]bool // IDs of the records in the chosen buckets
-	// the IDs that parents have given to their children in these buckets, each with a text that
-	// names the parent
+	// The keys are the IDs of ranges in these buckets, according to their parents' records. Each
+	// value names the parent.
 	made   map[string]string
 	places map[string]*place // places where ranges start or end, by hash
 }
 
-// A place is a position where ranges start or end. If the records are right, one range starts there
-// and one ends there. At the start of the query, no range ends, and at the end of the query, none
-// starts.
+// A place is a position where ranges start or end. If the records are right, exactly one range
+// starts there and one ends there. At the start of the query no range ends, and at the end of the
+// query none starts.
 type place struct {
 	at           *keyspace.Position // the position; nil: the start or the end of the query
 	begins, ends []string           // IDs of the ranges that start at the position, and that end at it
 }
 
-// diagnose adds the records that are missing or wrong to the ledger's problems, as texts.
+// diagnose finds the records that are missing or wrong, and adds a text about each to the ledger's
+// problems.
 func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error {
 	d := newDiagnosis(job)
 	var turn sync.Mutex
@@ -60,8 +60,8 @@ func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error
 	return nil
 }
 
-// newDiagnosis returns a diagnosis before the first reading. Its buckets already have the job's own
-// part: the root's ID, and the start and the end of the query.
+// newDiagnosis returns a diagnosis that has read no records. Its buckets already have what the
+// job's record says: the ID of the first range, and the start and the end of the query.
 func newDiagnosis(job *record.Job) *diagnosis {
 	d := &diagnosis{found: make(map[string]bool), made: make(map[string]string), places: make(map[string]*place)}
 	d.ids.add(job.Root(), 1)
@@ -70,8 +70,7 @@ func newDiagnosis(job *record.Job) *diagnosis {
 	return d
 }
 
-// choose picks some buckets whose sums are not 0. The second reading looks only at records in these
-// buckets.
+// choose selects some of the buckets whose sums are not 0, for the second reading.
 func (d *diagnosis) choose(job *record.Job) {
 	d.ids.choose()
 	d.bounds.choose()
@@ -80,8 +79,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh is called for each record in the first reading. It adds hashes to the buckets: of the
-// record's ID, its children's IDs, its start and its end.
+// weigh adds a record to the buckets in the first reading: hashes of its ID, its children's IDs,
+// its start and its end.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -93,8 +92,8 @@ func (d *diagnosis) weigh(r *record.Range) {
 	}
 }
 
-// look is called for each record in the second reading. It stores the IDs and places in chosen
-// buckets.
+// look examines a record in the second reading. If its ID, a child's ID, its start or its end is in
+// a selected bucket, look stores it.
 func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true
@@ -124,7 +123,7 @@ func (d *diagnosis) placeAt(hash string, at *keyspace.Position) *place {
 	return d.places[hash]
 }
 
-// report adds the IDs and places that do not fit together to the ledger's problems.
+// report adds a problem to the ledger for each ID and place that does not fit the others.
 func (d *diagnosis) report(l *Ledger) {
 	for _, id := range slices.Sorted(maps.Keys(d.made)) {
 		if !d.found[id] {
@@ -154,27 +153,29 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance checks that each thing is added as often as it is removed. A thing's hash is added to a
-// bucket when the thing is added, and subtracted when the thing is removed. If everything that was
-// added was also removed, each bucket is 0.
+// A balance checks that each thing is removed the same number of times as it is added. A thing is a
+// text, such as the ID of a range. When it is added, its hash is added to one of the buckets, and
+// when it is removed, the hash is subtracted. If everything was removed that was added, all buckets
+// are 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // numbers of some buckets that are not 0
 }
 
-// hashOf returns the bucket of a thing, and the value to add to this bucket.
+// hashOf returns the number of the bucket for a thing, and the value that the thing adds to this
+// bucket.
 func hashOf(what string) (bucket uint16, value uint64) {
 	h := sha256.Sum256([]byte(what))
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add records that a thing is added n times, or removed -n times if n is negative.
+// add adds a thing n times, or removes it -n times if n is negative.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value
 }
 
-// choose chooses up to MaxProblems buckets that are not 0.
+// choose selects up to MaxProblems buckets that are not 0.
 func (b *balance) choose() {
 	for i, sum := range b.buckets {
 		if sum != 0 && len(b.wrong) < MaxProblems {
@@ -183,7 +184,7 @@ func (b *balance) choose() {
 	}
 }
 
-// chosen reports whether a thing is in a chosen bucket.
+// chosen reports whether a thing is in a selected bucket.
 func (b *balance) chosen(what string) bool {
 	bucket, _ := hashOf(what)
 	_, found := slices.BinarySearch(b.wrong, bucket)

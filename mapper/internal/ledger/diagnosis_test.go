@@ -127,7 +127,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestChoose checks that a diagnosis chooses at most MaxProblems buckets.
+// TestChoose checks that a diagnosis selects at most MaxProblems buckets.
 func TestChoose(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 5: 5, 10 * MaxProblems: MaxProblems} {
 		b := new(balance)

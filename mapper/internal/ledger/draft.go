@@ -11,16 +11,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Draft is the sum over a part of a job's records, and says which part. If the task that adds up
-// stops or dies, the next task continues from the draft. A draft fits in an entity, however many
-// records there are.
+// A Draft is the stored sum over a part of a job's records, and says which part. If the task that
+// adds up the records stops or dies, the next task continues from the draft. A draft fits in an
+// entity, no matter how many records there are.
 //
-// It belongs to one epoch of the job. In this epoch, no record changes any more. So every draft of
-// the epoch is right, whichever delivery has stored it. A draft of another epoch is useless.
+// A draft belongs to one epoch, a number that the job gets when ranges become pending. Within this
+// epoch, records no longer change. So every draft of the epoch is right, even if a slow delivery
+// stores it late. A draft of another epoch is useless.
 type Draft struct {
 	Epoch int64 `datastore:"epoch,noindex"`
-	Link  int64 `datastore:"link,noindex"` // the number of the next task in the chain of tasks that add up
-	// for each slice of range IDs, the ID from which the next task must continue
+	Link  int64 `datastore:"link,noindex"` // number of the next task in the chain of tasks that add up records
+	// From has the ID from which the next task must continue, for each slice of range IDs. The
+	// records are read in parallel slices.
 	From   []string  `datastore:"from,noindex"`
 	Stored []byte    `datastore:"ledger,noindex"` // the ledger as packed JSON
 	Kept   time.Time `datastore:"kept,noindex"`
@@ -33,8 +35,8 @@ func DraftKey(job record.Ref) *datastore.Key {
 	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
-// Further returns the draft that covers more records, of two drafts of the same epoch. It raises
-// its Link to the higher Link of the two, so that no two tasks get the same name.
+// Further returns one of two drafts of the same epoch: the one that covers more records. It sets
+// the Link of this draft to the higher Link of the two, so that no two tasks get the same name.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {
@@ -44,7 +46,7 @@ func (d *Draft) Further(o *Draft) *Draft {
 	return d
 }
 
-// storedLedger is the stored form of a ledger to which records are still added.
+// storedLedger is the stored form of a ledger that does not have all records yet.
 type storedLedger struct {
 	Totals       record.Totals  `json:"totals"`
 	Retrying     int64          `json:"retrying"`

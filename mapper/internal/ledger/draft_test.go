@@ -26,7 +26,7 @@ import (
 // must be the same as without drafts.
 func TestDraft(t *testing.T) {
 	j, all := tree(t)
-	// a pending range, so that every sum is more than 0
+	// With a pending range, every sum is more than 0.
 	all[1].State, all[1].Open, all[1].Estimate = record.Pending, j.ID, 7
 	all[3].Namespace, all[3].Kind = "n", "K"
 	all[2].Job = "another"
@@ -58,7 +58,7 @@ func TestDraft(t *testing.T) {
 			want.missed)
 	}
 	want.Problems = d.Ledger.Problems // with drafts, the problems may come in another order
-	want.Waiting = nil                // a real draft has no pending ranges, so it does not store this
+	want.Waiting = nil                // a real draft has no pending ranges, so it does not store Waiting
 	if !reflect.DeepEqual(&d.Ledger, want) {
 		t.Errorf("%+v, want %+v", d.Ledger, *want)
 	}
@@ -87,11 +87,12 @@ func restored(t *testing.T, d *Draft) *Draft {
 	return again
 }
 
-// TestLargestDraft fills a draft to its limits, and with counters that do not fit. It checks that
-// the draft fits in an entity, and that it has all counters or reports them as lost.
+// TestLargestDraft fills a draft with the most data that it can have, and adds counters that may be
+// too large. It checks that the draft fits in an entity, and that it has all counters or reports
+// them as lost.
 func TestLargestDraft(t *testing.T) {
 	rng := testflag.Rand(t)
-	// number of random bytes in each name; these do not compress
+	// The keys are the numbers of random bytes in each name, which can't be compressed.
 	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} {
 		t.Run(fmt.Sprintf("%d random bytes", random), func(t *testing.T) { largestDraft(t, rng, random, fits) })
 	}
@@ -153,8 +154,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	}
 }
 
-// TestSpacesOfParts adds up numbers by kind and namespace in parts. They are too many, so each part
-// drops some. The remaining ones must be the same as if all were added up at once.
+// TestSpacesOfParts adds up numbers by kind and namespace in parts. There are too many kinds, so
+// each part drops some. The result must be the same as if all records were added up at once.
 func TestSpacesOfParts(t *testing.T) {
 	rng := testflag.Rand(t)
 	var whole Sum

@@ -14,18 +14,18 @@ import (
 
 // Entities reads the database's entities. Package source implements it.
 type Entities interface {
-	// KeysDigest returns the number of a query's entities in a range, and the digest of their keys.
+	// KeysDigest returns how many entities of a query are in a range, and a hash over their keys.
 	KeysDigest(ctx context.Context, q query.Query, start, end *keyspace.Position) (int64, []byte, error)
 }
 
-// A Comparison says in how many ranges the database has other entities now than when the pages ran.
+// A Comparison says in how many ranges the database now has other entities than their pages had.
 type Comparison struct {
 	Compared, Different int      // numbers of ranges that were compared, and that differ
 	Differences         []string // descriptions of the first MaxProblems ranges that differ
 }
 
-// OfEntities compares, for each range that is done, the entities of its page with the entities in
-// the database at the time at. A zero time means now.
+// OfEntities compares, for each range that is done, the entities that its page had with the
+// entities in the database. It reads the database as of the time at; a zero time means now.
 func OfEntities(
 	ctx context.Context, st Records, src Entities, job *record.Job, at time.Time,
 ) (*Comparison, error) {
@@ -39,7 +39,8 @@ func OfEntities(
 	var turn sync.Mutex
 	found := new(Comparison)
 	return found, st.EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		// The entity of an Alone range is already compared in its page's range.
+		// The entity of an Alone range (of one retried entity) is already compared in the range of
+		// its page.
 		if r.Alone || r.State != record.Done {
 			return nil
 		}

@@ -29,21 +29,22 @@ import (
 //   - A record that is done has a seal: a hash of its contents at the commit of its page.
 type Ledger struct {
 	Sum
-	made, found tally.Sum // sums of range IDs: the ones that parents have given, and the ones in records
-	begin, end  tally.Sum // sums of hashes of the positions where ranges start, and end
-	// sums of hashes of single entities: according to their pages, and to their own records
+	made, found tally.Sum // sums of range IDs: the IDs of all children, and the IDs in records
+	begin, end  tally.Sum // sums of hashes of the positions where ranges start, and where they end
+	// sums of hashes of the entities in single-entity ranges: as their pages recorded them, and as
+	// their own records say
 	meant, single       tally.Sum
 	first, last         int64 // numbers of ranges that start where the query starts, and that end where it ends
 	Problems            []string
-	missed              int   // number of problems for which Problems has no room
+	missed              int   // number of problems that are not in Problems, because it is full
 	Tiles, PendingTiles int64 // numbers of ranges that are not single entities: all, and the pending ones
 	Alone               int64 // number of ranges that are single entities
 }
 
-// MaxProblems is how many problems a ledger lists. Further problems are only counted.
+// MaxProblems is the number of problems that a ledger lists. It only counts further problems.
 const MaxProblems = 20
 
-// Problem adds a text about something that is wrong with the records.
+// Problem adds a text that says what is wrong with the records.
 func (l *Ledger) Problem(format string, args ...any) {
 	if len(l.Problems) == MaxProblems {
 		l.missed++
@@ -52,7 +53,7 @@ func (l *Ledger) Problem(format string, args ...any) {
 	l.Problems = append(l.Problems, fault.Text(fmt.Errorf(format, args...)))
 }
 
-// Add checks a record and adds it.
+// Add checks a record for itself, and adds it to the sums.
 func (l *Ledger) Add(r *record.Range) error {
 	l.check(r)
 	l.found = l.found.Plus(idNumber(r.ID))
@@ -90,9 +91,9 @@ func boundaryDigest(p *keyspace.Position) *record.Digest {
 	return d
 }
 
-// boundaryHash returns a hash of the position where a range starts or ends. Both have the same
-// hash. For a nil position, the second argument says whether it stands for the start or for the end
-// of the query. These two have different hashes.
+// boundaryHash returns a hash of a position where a range starts or ends. It is the same in both
+// cases. A nil position stands for the start of the query if the second argument is true, and for
+// its end otherwise. These two have different hashes.
 func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
@@ -100,7 +101,7 @@ func boundaryHash(p *keyspace.Position, begins bool) string {
 	return fmt.Sprint("an end of the query: ", begins)
 }
 
-// idNumber converts the ID of a range into a number.
+// idNumber converts the ID of a range into a number, so that IDs can be added up.
 func idNumber(id string) tally.Sum {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != record.DigestSize {
@@ -109,11 +110,11 @@ func idNumber(id string) tally.Sum {
 	return tally.SumOf(b)
 }
 
-// maxChildren is more than the number of children that any range can have.
+// maxChildren is a limit that no range's number of children reaches.
 const maxChildren = 1 << 20
 
-// countable returns a record's number of children. If the number is above maxChildren, the record
-// is damaged, and countable returns 0.
+// countable returns the number of children in a record. If the number is above maxChildren, the
+// record is damaged, and countable returns 0.
 func countable(r *record.Range) int64 {
 	if r.Children > maxChildren {
 		return 0
@@ -121,7 +122,7 @@ func countable(r *record.Range) int64 {
 	return r.Children
 }
 
-// check checks whether the fields of one record are consistent.
+// check reports a problem if the fields of a record contradict each other.
 func (l *Ledger) check(r *record.Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
 		l.Problem("the record of range %s is stored as %s", r.ID, r.Stored.Name)
@@ -141,8 +142,8 @@ func (l *Ledger) check(r *record.Range) {
 	}
 }
 
-// checkMarks checks a record's state, and the indexed properties by which queries find open ranges
-// and failures.
+// checkMarks reports a problem if a record's state contradicts the indexed properties by which
+// queries find open ranges and failures.
 func (l *Ledger) checkMarks(r *record.Range) {
 	if r.State != record.Pending && r.State != record.Done {
 		l.Problem("range %s is in the state %q", r.ID, r.State)
@@ -156,7 +157,8 @@ func (l *Ledger) checkMarks(r *record.Range) {
 	}
 }
 
-// checkDone checks the results in the record of a range that is done.
+// checkDone reports a problem if the results in the record of a done range contradict each other,
+// or do not match its seal.
 func (l *Ledger) checkDone(r *record.Range) {
 	failures := r.Retries + r.Recorded
 	if r.Failed != "" {
@@ -175,7 +177,7 @@ func (l *Ledger) checkDone(r *record.Range) {
 	}
 }
 
-// Merge adds the ledger of other records of the job.
+// Merge adds the ledger o, which has other records of the same job.
 func (l *Ledger) Merge(o *Ledger) {
 	l.merge(&o.Sum)
 	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
@@ -189,7 +191,7 @@ func (l *Ledger) Merge(o *Ledger) {
 	l.missed += o.missed
 }
 
-// Close finishes the ledger after all records are added: it computes the counters, and compares the
+// Close finishes the ledger after all records are added. It computes the counters, and compares the
 // sums with the job's record.
 func (l *Ledger) Close(j *record.Job) {
 	l.Sum.Close(j)
@@ -208,7 +210,7 @@ func (l *Ledger) Close(j *record.Job) {
 	}
 }
 
-// errRecords says that a job's records do not prove that it is complete.
+// errRecords says that a job's records do not prove that the job has processed every entity once.
 var errRecords = errors.New("its records do not add up, so nothing proves that every entity was processed once")
 
 // Err returns an error with the first problem that the ledger has found, and the number of
@@ -221,8 +223,8 @@ func (l *Ledger) Err() error {
 		len(l.Problems)+l.missed))
 }
 
-// CheckEnd compares the totals in the record of a job that has succeeded with the sums over its
-// ranges.
+// CheckEnd reports a problem if a job has succeeded, and its record has other totals than the
+// records of its ranges.
 func (l *Ledger) CheckEnd(j *record.Job) {
 	if j.State != record.Succeeded && j.State != record.SucceededWithFailures {
 		return
@@ -242,7 +244,7 @@ func (l *Ledger) CheckEnd(j *record.Job) {
 	if l.Lost != nil {
 		l.Problem("the job has %s, and %v", j.State, l.Lost)
 	}
-	recorded, _ := j.RecordedTotals() // a record that can't be decoded differs as a text
+	recorded, _ := j.RecordedTotals() // if it can't be decoded, the comparison of texts below finds the difference
 	if recorded.Processed != l.Processed || recorded.Failures != l.Failures ||
 		recorded.Ranges != l.Ranges {
 		l.Problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d "+
@@ -251,7 +253,7 @@ func (l *Ledger) CheckEnd(j *record.Job) {
 		return
 	}
 	text, _ := tally.Unpack(j.Totals)
-	if sum, _ := json.Marshal(l.Totals); !bytes.Equal(sum, text) { // numbers and texts can always be encoded
+	if sum, _ := json.Marshal(l.Totals); !bytes.Equal(sum, text) { // encoding numbers and texts can't fail
 		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add " +
 			"up to")
 	}

@@ -57,14 +57,14 @@ func ledgerOf(t *testing.T, j *record.Job, all []*record.Range) *Ledger {
 	return l
 }
 
-// TestDamagedRecords changes one value in a job's records at a time, with the old seal and with a
-// new one. It checks which problem the ledger reports.
+// TestDamagedRecords changes one value in a job's records at a time. It does so once with the old
+// seal (the record's hash), and once with a new one. It checks which problem the ledger reports.
 func TestDamagedRecords(t *testing.T) {
 	const root, rest, alone = 0, 1, 2
 	for name, test := range map[string]struct {
 		of     int
 		change func(*record.Range)
-		// empty: no problem
+		// part of the problem's text; empty: no problem
 		want string
 	}{
 		"nothing": {root, func(*record.Range) {}, ""},
@@ -196,7 +196,7 @@ func TestDamagedJob(t *testing.T) {
 	}
 }
 
-// TestManyProblems checks that problems which are not listed are counted.
+// TestManyProblems checks that a ledger counts the problems that it does not list.
 func TestManyProblems(t *testing.T) {
 	var l, sum Ledger
 	for range MaxProblems + 3 {

@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A proven is a job that has ended. It has processed the entities 1 to 40, with a range for each
-// ten entities.
+// A proven is a job that has ended. It has processed the entities 1 to 40 in four ranges of ten
+// entities.
 type proven struct {
 	client *datastore.Client
 	store  store.Store
@@ -82,8 +82,8 @@ func (p *proven) write(t *testing.T, m ...*datastore.Mutation) {
 	}
 }
 
-// TestOfRecords checks whether the records of a job prove that it is complete, and which problems
-// are reported otherwise.
+// TestOfRecords checks whether the records of a job prove that it has processed all entities, and
+// which problems are reported otherwise.
 func TestOfRecords(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -143,7 +143,7 @@ func TestOfEntities(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		change    []*datastore.Mutation
-		different []int // the ranges that differ, by their first IDs
+		different []int // the ranges that differ, by the ID of their first entity
 	}{
 		{name: "nothing has changed"},
 		{name: "an entity was changed",

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A shelf implements Records and has the records of one job. Its calls are numbered from 1.
+// A shelf implements Records for the records of one job. It counts its calls, from 1.
 type shelf struct {
 	job    *record.Job
 	ranges []*record.Range
@@ -126,8 +126,8 @@ func TestEndIsCompared(t *testing.T) {
 	}
 }
 
-// A lister implements Entities. It lists the keys that each range has in the database, by the
-// range's end.
+// A lister implements Entities. Its maps have the number and the digest of the keys in each range
+// of the database, by the end of the range.
 type lister struct {
 	n    map[string]int64
 	keys map[string]string

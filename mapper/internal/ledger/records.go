@@ -14,8 +14,8 @@ type Records interface {
 	EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error
 }
 
-// OfRecords reads all records of a job, and returns the job's record and its ledger. The ledger
-// lists the problems. OfRecords returns an error if the records were cleaned up.
+// OfRecords reads all records of a job, and returns the job's record and its ledger, which lists
+// the problems. It returns an error if the records were deleted by a clean-up.
 func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *Ledger, error) {
 	job, err := st.LoadJob(ctx, ref)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Sum adds up the numbers in the records of ranges, in any order and in parts. After Close, its
-// totals have the counters, and the numbers of as many kinds and namespaces as fit.
+// A Sum adds up the numbers in the records of ranges, in any order and in parts. Close then adds
+// the counters to its totals. If a job has very many kinds and namespaces, the sum keeps numbers
+// only for as many of them as fit in a record.
 type Sum struct {
 	record.Totals
 	tally   tally.Counters
@@ -32,13 +33,14 @@ func (s *Sum) addSpace(name string, more record.SpaceTotals) {
 	}
 }
 
-// Add adds the numbers in the record of a range.
+// Add adds the numbers in the record of a range. It returns an error if the record's counters can't
+// be decoded.
 func (s *Sum) Add(r *record.Range) error {
 	s.Ranges++
 	if s.Sample != nil {
 		s.Sample.Add(r)
 	}
-	// An entity that failed finally in its page never had a task of its own.
+	// An entity that failed finally in its page's commit never had a task of its own.
 	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) {
 		s.Tasks++
 	}
@@ -85,7 +87,7 @@ func (s *Sum) Add(r *record.Range) error {
 	return nil
 }
 
-// merge adds the sum over other records of the job.
+// merge adds the sum o, which is over other records of the same job.
 func (s *Sum) merge(o *Sum) {
 	s.Processed += o.Processed
 	s.Written += o.Written
@@ -120,7 +122,7 @@ func (s *Sum) Close(j *record.Job) {
 	s.bound()
 }
 
-// checkStored drops the counters if the totals do not fit in a job's record with them.
+// checkStored drops the counters if the totals with them do not fit in a job's record.
 func (s *Sum) checkStored() {
 	var j record.Job
 	if _ = s.RecordIn(&j); len(j.Totals) > tally.MaxStored { // an error leaves Totals empty
@@ -128,8 +130,8 @@ func (s *Sum) checkStored() {
 	}
 }
 
-// Scale multiplies a sum over a sample of records, so that it estimates the sum over all records.
-// Each record of the sample stands for factor records.
+// Scale multiplies a sum over a sample of records by factor, so that it estimates the sum over all
+// records.
 func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
@@ -151,15 +153,16 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending replaces the numbers of pending ranges by those in o. The sample of o has more pending
-// ranges.
+// SetPending replaces the numbers about pending ranges by the numbers in o, whose sample has more
+// pending ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
 }
 
-// SetCensus extrapolates the sum over a sample of records to all records. c has the exact numbers
-// of all records. The numbers of pending ranges come from open, a sum over pending ranges.
+// SetCensus extrapolates the sum over a sample of records to all records. The argument c has the
+// exact numbers of records. The numbers about pending ranges come from open, a sum over a sample of
+// these.
 func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	sampled := s.Sample.Pages
 	if sampled > 0 {
@@ -178,13 +181,13 @@ const (
 	maxSpaceBytes = 128 << 10 // the maximum size as JSON, in bytes
 )
 
-// bound keeps only the totals of the first kinds and namespaces, sorted by name, if there are too
-// many. A caller may call it before all records are added. A dropped total would also be dropped at
-// the end, because at least as many totals would be before it.
+// bound drops the totals of some kinds and namespaces if there are too many: it keeps the first
+// ones in the order of names. It may be called before all records are added. A total that it drops
+// would also be dropped at the end, because at least as many totals would come before it.
 func (s *Sum) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {
-		// strings and numbers can always be encoded
+		// encoding strings and numbers can't fail
 		space, _ := json.Marshal(map[string]record.SpaceTotals{name: s.Spaces[name]})
 		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
 			delete(s.Spaces, name)

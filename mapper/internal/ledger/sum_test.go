@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// tree returns the record of a job that has ended, and the records of its ranges. These are a root,
-// four ranges that were cut off, and the range of an entity that was retried and failed.
+// tree returns the record of a job that has ended, and the records of its ranges. These are the
+// root (the first range), four ranges that were cut off, and the range of an entity that was
+// retried and failed.
 func tree(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
 	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
@@ -189,7 +190,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestScaled extrapolates from a part of the records to all.
+// TestScaled extrapolates from a part of the records to all of them.
 func TestScaled(t *testing.T) {
 	sum := Sum{Totals: record.Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3,
 		Counters: map[string]int64{"a": -4},

@@ -7,9 +7,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Advancing returns a hook that is called for changes of jobs' states. It calls the given hook
-// first. If the job has stopped running, it then advances the engine's schedules, because a run may
-// have waited for this. If this fails, the next call of ReviveJobs advances them.
+// Advancing returns a hook to call after each change of a job's state. It calls the given hook
+// first. If the job no longer runs, it then calls advance, which starts waiting runs of the
+// engine's schedules: a run may have waited for the job's end. If advance fails, the next call of
+// ReviveJobs starts these runs.
 func Advancing(
 	hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger,
 ) func(context.Context, Change) {

@@ -25,14 +25,15 @@ type Change struct {
 	Estimated bool          // whether Totals is an estimate
 }
 
-// Limits of the time that Changed takes: to count the job's totals, and for the hook.
+// Limits of the time that [Observer.Changed] takes. One is for counting the job's totals, the other
+// for the hook.
 const (
 	countTime = 10 * time.Second
 	hookTime  = 10 * time.Second
 )
 
-// Changed reports a change of a job's state, after the commit of the change. It logs a line and
-// calls the hook. It returns no error, and takes at most 20 seconds.
+// Changed reports that a job's state has changed, from the state from. Call it after the commit of
+// the change. It logs a line and calls the hook. It returns no error, and takes at most 20 seconds.
 func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ob.turned(job, time.Now())
 	defer ob.waiters.wake(job.ID) // deferred, so that it comes after the log and the hook
@@ -41,7 +42,7 @@ func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *reco
 	ob.count(ctx, &c)
 	ob.flush(ctx, c.Time.Add(window))
 	if handler := ob.Log.Handler(); handler.Enabled(ctx, level(job)) {
-		// with the time of the change, and not the time after the count
+		// The line has the time of the change, which is earlier than the end of the count.
 		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0)
 		line.AddAttrs(attrs(c)...)
 		_ = handler.Handle(ctx, line) // the error is ignored, as in slog's own methods
@@ -51,7 +52,8 @@ func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *reco
 	}
 }
 
-// count sets the totals of a change, as a job's status shows them. A new job has none.
+// count sets the totals in the change c to the numbers that the job's status shows. The totals of a
+// new job are zero.
 func (ob *Observer) count(ctx context.Context, c *Change) {
 	if c.From == "" {
 		c.Counted = true
@@ -68,7 +70,7 @@ func (ob *Observer) count(ctx context.Context, c *Change) {
 	c.Counted = err == nil
 }
 
-// level returns the level of the log line for the job's present state.
+// level returns the level of the log line about a job that has just changed its state.
 func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
@@ -104,8 +106,8 @@ func attrs(c Change) []slog.Attr {
 	return all
 }
 
-// call calls the hook in another goroutine, and waits for it for up to hookTime. So a hook that
-// panics or hangs does not harm the caller.
+// call calls the hook in another goroutine, and waits for up to hookTime until it returns. So a
+// hook that panics or hangs does not harm the caller.
 func (ob *Observer) call(ctx context.Context, c Change) {
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	returned := make(chan struct{})
@@ -133,11 +135,12 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 	cancel()
 }
 
-// Failing logs that entities of a page failed: how many will be retried, how many are recorded as
-// failures, and the kinds of their errors. It logs no keys and no error texts.
+// Failing logs that entities of a page failed. The argument again is the number of entities that
+// will be retried, and recorded the number that became failures. The argument kinds describes their
+// errors. The line has no keys and no error texts.
 //
-// If the range has a single entity, which has failed before, the line has another message. This
-// message is limited separately, because there may be many such entities for each page.
+// If the range has a single entity, which has failed before, the line has another message. So these
+// lines are limited separately: a page can be followed by many of them.
 func (ob *Observer) Failing(
 	ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string,
 ) {
@@ -158,11 +161,11 @@ func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint 
 	}
 }
 
-// Flush logs the number of lines that [Limited] has left out in past minutes, unless a later line
-// has already logged it.
+// Flush logs how many lines [Limited] has left out in past minutes. It skips numbers that a later
+// line has already reported.
 func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
-// flush does what Flush does, at the time now.
+// flush does what Flush does, as if the present time were now.
 func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
@@ -172,7 +175,7 @@ func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-// Noted logs a change of a job that keeps its state, such as a new rate limit.
+// Noted logs a change of a job that does not change its state, such as a new rate limit.
 func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
 	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
@@ -183,18 +186,18 @@ type (
 	reasonKey struct{}
 )
 
-// WithBy returns a context that has the operator who makes a request.
+// WithBy returns a context that has the operator who makes a request, cut to 200 bytes.
 func WithBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, callerKey{}, cut(who, 200))
 }
 
-// By returns the operator who makes the request of this context, or "" if he is unknown.
+// By returns the operator who makes the request of this context, or "" if the operator is unknown.
 func By(ctx context.Context) string {
 	who, _ := ctx.Value(callerKey{}).(string)
 	return who
 }
 
-// WithWhy returns a context that has the operator's reason for a request.
+// WithWhy returns a context that has the operator's reason for a request, cut to 500 bytes.
 func WithWhy(ctx context.Context, why string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, cut(why, 500))
 }
@@ -205,5 +208,5 @@ func Why(ctx context.Context) string {
 	return why
 }
 
-// cut returns up to most bytes from the start of a text, without a broken character at the end.
+// cut returns the first bytes of a text, up to most bytes, without a broken character at the end.
 func cut(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }

@@ -97,7 +97,7 @@ func TestChanged(t *testing.T) {
 			}
 		}
 		ctx, cancel := context.WithCancel(WithWhy(WithBy(t.Context(), c.by), "reason"))
-		cancel() // cancelled: the end of the operator's request must not matter
+		cancel() // the end of the operator's request must not prevent the report
 		jn.Changed(ctx, c.from, &job, c.cause)
 		if got := lines(); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
@@ -109,8 +109,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestChangedCounts checks that the totals of a job come from its ranges' records, if its own
-// record has none.
+// TestChangedCounts checks that the reported totals of a job are counted from the records of its
+// ranges, if its own record has none.
 func TestChangedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -135,7 +135,7 @@ func TestChangedCounts(t *testing.T) {
 	})
 }
 
-// TestHook checks that a hook that panics or hangs does no harm.
+// TestHook checks that Changed returns in time and logs a line, even if its hook panics or hangs.
 func TestHook(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -168,7 +168,8 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestLines checks the other log lines. A line about a job's queue must come at most once a minute.
+// TestLines checks the log lines that are not about changes of a state. A line about a job's queue
+// must come at most once a minute.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jn, lines := newJournal()

@@ -7,44 +7,45 @@ import (
 	"time"
 )
 
-// Limits of a logger from Limited: at most maxLines warnings or errors with the same message in
-// each window.
+// Limits of a logger from [Limited]: it writes at most maxLines warnings or errors with the same
+// message in each window of time.
 const (
 	maxLines = 10
 	window   = time.Minute
 
-	maxMessages = 1000 // the maximum number of messages whose lines are counted
+	maxMessages = 1000 // number of different messages that are counted at the same time
 )
 
 // Limited returns a logger that writes at most ten warnings or errors a minute with the same
-// message. The number of lines left out is in the next line with this message, or in a line of
-// [Observer.Flush]. Lines of lower levels are not limited.
+// message, and leaves out the rest. The number of lines left out is in the next line with this
+// message, or in a line of [Observer.Flush]. Lines of lower levels are not limited.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
 
-// A limiter is the slog.Handler of a logger from Limited. Handlers derived from it share its
-// limits.
+// A limiter is the slog.Handler of a logger from [Limited]. Handlers that WithAttrs and WithGroup
+// make from it share its limits.
 type limiter struct {
 	slog.Handler
 	lines *lines
 }
 
-// A lines counts the lines that a logger has written, by message.
+// A lines counts the lines that a logger from [Limited] has written and left out, by message.
 type lines struct {
 	mu  sync.Mutex
 	all map[string]*line
 }
 
-// A line counts the lines with one message.
+// A line counts the lines of a logger that have one message.
 type line struct {
 	begun time.Time // when the current window started
-	// number of lines written in this window, and of lines left out that were not reported yet
+	// numbers of lines: written in this window, and left out without a report so far
 	written, leftOut int
 }
 
-// admit reports whether a line with the message may be written now: the first most lines in each
-// window may. leftOut is the number of lines left out before this one.
+// admit reports whether a line with the message may be written now. In each window of time, the
+// first most lines may. If so, leftOut is the number of lines that were left out since the last
+// line, which the caller has to report.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -67,7 +68,7 @@ func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok
 	return leftOut, true
 }
 
-// owed returns, by message, the number of lines left out in past windows that were not reported
+// owed returns, for each message, how many lines were left out in past windows and not reported
 // yet.
 func (ls *lines) owed(now time.Time) map[string]int {
 	ls.mu.Lock()
@@ -85,7 +86,7 @@ func (ls *lines) owed(now time.Time) map[string]int {
 	return owed
 }
 
-// Handle writes a log record, or counts it as left out.
+// Handle writes a log record, or only counts it if its message has reached the limit.
 func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)

@@ -34,7 +34,7 @@ func TestLimited(t *testing.T) {
 			"msg=good"); bad != maxLines || worse != maxLines || good != 25 || strings.Contains(got, "left_out") {
 			t.Errorf("%d, %d and %d lines:\n%s", bad, worse, good, got)
 		}
-		jn.Flush(t.Context()) // reports nothing, because in this minute another line may follow and report it
+		jn.Flush(t.Context()) // writes nothing: in this minute, another line may still report what was left out
 		time.Sleep(window)
 		jn.Flaws.Warn("bad")
 		jn.Flaws.Warn("bad")
@@ -60,7 +60,7 @@ func TestLimited(t *testing.T) {
 			!strings.HasSuffix(got[0], `msg="lines were left out" line=bad left_out=7`) {
 			t.Errorf("before a change of a job's state: %q", got)
 		}
-		for i := range 3 * maxMessages { // the number of counted messages is limited
+		for i := range 3 * maxMessages { // counts are kept for at most maxMessages messages
 			jn.Flaws.Warn(fmt.Sprint(i))
 		}
 		if n := len(jn.Flaws.Handler().(limiter).lines.all); n > maxMessages {

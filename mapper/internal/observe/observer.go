@@ -34,8 +34,8 @@ const (
 	failedKey = attribute.Key("scattermap.failures")
 )
 
-// An Observer logs, counts and traces what the jobs of a process do. Its fields must not change
-// after it is first used.
+// An Observer logs, counts and traces what a process does for its jobs. Its fields must not change
+// after its first use.
 type Observer struct {
 	Store store.Store
 	Log   *slog.Logger                  // receives a line for each change of a job's state
@@ -103,8 +103,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	return ob, errors.Join(append(failed, err)...)
 }
 
-// Has sets the number of a mapper's running tasks to 0. So the metric exists before the first task.
-// If it is missing, the metrics do not arrive.
+// Has sets the metric of a mapper's running tasks to 0, so that the metric exists before the first
+// task. An operator who does not find this metric knows that metrics do not arrive.
 func (ob *Observer) Has(ctx context.Context, mapper string) {
 	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }
@@ -126,15 +126,16 @@ func version() string {
 	return ""
 }
 
-// A Page has the numbers of a committed page, for metrics.
+// A Page has the numbers of a page that was committed, for metrics. A page is a group of entities
+// that are committed together.
 type Page struct {
 	Mapper, Job        string // the mapper's name, and the text of the job's Ref
 	Entities, Failures int64  // numbers of entities that were processed, and that became failures
 	Took               time.Duration
-	CutOff             map[string]int64 // numbers of ranges that were cut off, by reason
+	CutOff             map[string]int64 // numbers of ranges that were cut off from the page's range, by reason
 }
 
-// Reasons why ranges are cut off from another range. They are values of a metric's attribute.
+// Reasons why a new range is cut off from a range. They are values of a metric's attribute.
 const (
 	AtStart    = "start"   // cut at the start of the job
 	BeforePage = "before"  // cut before a page, because workers are idle
@@ -161,7 +162,7 @@ func (ob *Observer) Committed(ctx context.Context, p Page) {
 	}
 }
 
-// CutOff adds the numbers of ranges that were cut off to the metrics, by reason.
+// CutOff adds to the metrics how many ranges were cut off, by reason.
 func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
 	for why, n := range ranges {
 		if n > 0 {
@@ -170,8 +171,8 @@ func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string
 	}
 }
 
-// Conflicts adds n repeated runs of a mapper's function to the metrics. They were repeated because
-// other clients had changed an entity.
+// Conflicts adds n to the metric of repeated calls of a mapper's function. A call is repeated
+// because another client has changed the entity.
 func (ob *Observer) Conflicts(ctx context.Context, mapper string, n int64) {
 	ob.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

@@ -30,7 +30,8 @@ func observed(t *testing.T) (*Observer, *sdkmetric.ManualReader, *tracetest.Span
 	return tel, reader, spans
 }
 
-// told returns the values of all metrics, by name and last attribute except the mapper's.
+// told returns the value of each metric. Its keys are the metrics' names with one attribute, which
+// is not the mapper's name.
 func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	t.Helper()
 	var data metricdata.ResourceMetrics
@@ -107,8 +108,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestSpans checks that a delivery's span is in the trace in which its task was enqueued, or is
-// linked to it. No span may have the text of an error.
+// TestSpans checks the trace span of a delivery. It must be in the trace in which its task was
+// enqueued, or be linked to that trace. No span may have the text of an error.
 func TestSpans(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -156,7 +157,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestNewTraces checks that tasks of a large range start traces of their own.
+// TestNewTraces checks that the tasks of ranges start new traces only if the range is large.
 func TestNewTraces(t *testing.T) {
 	for _, c := range []struct {
 		page, entities int64

@@ -57,8 +57,8 @@ func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 	return r
 }
 
-// TestMetricsPage compares the table in docs/metrics.md with the metrics and their attributes. Each
-// metric needs a value for this.
+// TestMetricsPage compares the table in docs/metrics.md with the metrics and their attributes. For
+// this, the test gives a value to each metric.
 func TestMetricsPage(t *testing.T) {
 	tel, reader, _ := observed(t)
 	ctx, now := t.Context(), time.Now()
@@ -107,8 +107,8 @@ func TestMetricsPage(t *testing.T) {
 	comparePage(t, table.String()+buckets.String(), reasons)
 }
 
-// comparePage compares the generated part of the page, and the reasons that it lists, with the
-// code.
+// comparePage compares docs/metrics.md with the code. The argument want is the generated part of
+// the page, and reasons are the values that the page must describe.
 func comparePage(t *testing.T, want string, reasons []string) {
 	t.Helper()
 	const path, begin, end = "../../../docs/metrics.md", "<!-- metrics -->\n\n", "\n<!-- end -->\n"

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// progress records when each running job last committed a page. It learns this from the pages of
-// this process, and from the records that this process reads.
+// progress records when each running job last committed a page, a group of entities. It learns this
+// from the pages that this process commits, and from the records that it reads.
 type progress struct {
 	mu   sync.Mutex
 	jobs map[string]*lately
@@ -15,24 +15,26 @@ type progress struct {
 type lately struct {
 	mapper    string
 	committed time.Time // when the job last committed a page
-	// when this process last saw the job running; zero: not since the job stopped
+	// looked is when this process last read that the job was running. It is zero if the job has
+	// stopped since then.
 	looked time.Time
-	// the job's epoch when it stopped (record.Job.Epoch); records of this epoch and of earlier ones
-	// no longer count
+	// over is the job's epoch when it stopped. Each resume or retry raises the epoch, a number in
+	// the job's record. So records of a job with this epoch or a lower one are outdated.
 	over int64
 }
 
 const (
-	// shown is how long a job counts as running after this process last saw it running. Sweeps see
-	// a running job every two minutes.
+	// shown is how long a job counts as running after this process last read that it was running. A
+	// sweep, a task of every running job, reads the job's record every two minutes.
 	shown = 3 * time.Minute
 
-	// forgotten is the time after which a job is dropped. At most most jobs are kept.
+	// A job is dropped after the time forgotten. If there are more than most jobs, others are
+	// dropped earlier.
 	forgotten = time.Hour
 	most      = 1000
 )
 
-// at returns the entry of a job, which may be new. The caller holds the lock.
+// at returns the entry of a job, and makes one if there is none. The caller holds the lock.
 func (p *progress) at(job, mapper string, now time.Time) *lately {
 	if p.jobs == nil {
 		p.jobs = make(map[string]*lately)
@@ -57,8 +59,8 @@ func (p *progress) committed(job, mapper string, now time.Time) {
 	p.at(job, mapper, now).committed = now
 }
 
-// running records that a job was seen running, and its epoch at that time. Its last page was
-// committed at the time last, or later.
+// running records that the job was read as running, with this epoch. The time last is a lower bound
+// for the time of its last page.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +82,8 @@ func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	l.looked, l.over = time.Time{}, max(l.over, epoch)
 }
 
-// idle returns, for each mapper, the longest time since the last page of one of its running jobs.
+// idle returns how long the running jobs of each mapper have committed no page. If a mapper has
+// several running jobs, the longest time counts.
 func (p *progress) idle(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestIdle checks the time since the last page of a mapper's jobs, after some minutes. -1 means
-// that no job counts as running.
+// TestIdle checks how long a mapper's jobs have committed no page, after some minutes. The result
+// -1 means that no job counts as running.
 func TestIdle(t *testing.T) {
 	began := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	at := func(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }

@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A task counts a delivery's work, for the attributes of its span.
+// A task counts what a delivery (one request of the queue) has done, for the attributes of its
+// span.
 type task struct{ pages, entities, failures atomic.Int64 }
 
 type taskKey struct{}
@@ -24,19 +25,19 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// Start starts the trace span for the start of a job, and returns its context. This span is the
-// root of the job's trace. The caller must call the returned function with the error of the job's
-// start.
+// Start starts the trace span for the start of a job, and returns a context with this span, the
+// root of the job's trace. After the start, the caller must call the returned function with the
+// start's error, or with nil.
 func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
 	ctx, span := ob.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
 		jobKey.String(job)))
 	return ctx, func(err error) { end(span, err) }
 }
 
-// Delivery starts a trace span for a delivery, and returns its context. The span's name contains
-// the path of the task. Its parent is the span in which the task was enqueued. If d.NewTrace is
-// set, the span starts a new trace instead, with a link to that span. The caller must call the
-// returned function at the end of the delivery.
+// Delivery starts a trace span for a delivery (one request of the queue), and returns a context
+// with it. The span's name contains the path of the task. Its parent is the span in which the task
+// was enqueued. If d.NewTrace is set, the span starts a new trace instead, with a link to that
+// span. At the end of the delivery, the caller must call the returned function with its error.
 func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
@@ -56,8 +57,8 @@ func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery)
 	}
 }
 
-// end ends a span. The span gets the kind of the error, but not the error's text, which may contain
-// data of an entity.
+// end ends a span. If there is an error, the span gets the status Error. It does not get the
+// error's text, which may contain data of an entity.
 func end(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, "see the log")
@@ -72,8 +73,8 @@ func (ob *Observer) Job(ctx context.Context, job *record.Job) {
 	}
 }
 
-// Range adds a range's attributes to the span of the delivery in ctx, and counts the delivery. The
-// caller must call ended at the delivery's end.
+// Range adds a range's attributes to the span of the delivery in ctx, and counts the delivery as
+// running. The caller must call ended at the delivery's end.
 func (ob *Observer) Range(
 	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
 ) (ended func()) {
@@ -91,7 +92,7 @@ func (ob *Observer) Range(
 	return func() { ob.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
 }
 
-// turned tells progress that the state of a job has changed.
+// turned updates the observer's progress after the state of a job has changed.
 func (ob *Observer) turned(job *record.Job, now time.Time) {
 	if job.State != record.Running {
 		ob.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
@@ -100,11 +101,12 @@ func (ob *Observer) turned(job *record.Job, now time.Time) {
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
 }
 
-// Looked records that a job was seen running, with some of its open ranges. The newest of these was
-// created in the commit of a page. So the job's last page was committed at this time or later.
+// Looked records that the job was read as running, with some of its open ranges. A range is created
+// in the commit of a page. So the newest of these ranges shows that a page was committed at this
+// time or later.
 func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
-	if job.RampFrom.After(last) { // a Resume counts like a page, because the job could commit none before
+	if job.RampFrom.After(last) { // after a Resume, the job had no chance to commit a page before
 		last = job.RampFrom
 	}
 	for _, r := range open {
@@ -115,13 +117,13 @@ func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time)
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
-// tracePages limits the size of a trace. If a range has more full pages than this, by its estimate,
+// tracePages limits the size of a trace. If a range is expected to have more full pages than this,
 // the tasks of its children start new traces. A task processes two or three pages, so a trace has
 // up to about a thousand spans.
 const tracePages = 2500
 
 // NewTraces reports whether the tasks of a range's children start new traces, because one trace
-// would have too many spans. entities is the range's estimate.
+// would have too many spans. The argument entities is the expected number of entities in the range.
 func NewTraces(job *record.Job, entities int64) bool {
 	return job.PageSize > 0 && entities/job.PageSize > tracePages
 }

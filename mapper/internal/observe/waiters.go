@@ -2,14 +2,15 @@ package observe
 
 import "sync"
 
-// waiters has the channels of callers that wait until this process changes a job.
+// waiters has a channel for each caller that waits until this process changes the state of a job.
 type waiters struct {
 	mu  sync.Mutex
 	all map[string]map[chan struct{}]bool // the callers' channels, by the ID of the job
 }
 
-// Awaits returns a channel that is closed when this process changes the state of a job. The caller
-// must call stop when it no longer waits. For a nil Observer, the channel is never closed.
+// Awaits returns a channel that is closed when this process changes the state of the job with this
+// ID. The caller must call stop when it no longer waits. For a nil Observer, the channel is never
+// closed.
 func (ob *Observer) Awaits(job string) (changed <-chan struct{}, stop func()) {
 	if ob == nil {
 		return nil, func() {}
@@ -33,7 +34,7 @@ func (ob *Observer) Awaits(job string) (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// wake closes the channels of the callers that wait for a job.
+// wake closes the channels of all callers that wait for a change of the job with this ID.
 func (w *waiters) wake(job string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

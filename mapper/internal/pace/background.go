@@ -5,35 +5,37 @@ import (
 	"time"
 )
 
-// A Background decides how many pages of entities background jobs may process at the same time, in
-// one process. Background jobs must not slow down other clients of the database. So the process
-// makes probes: it looks up one key, as another client would. A Background compares the time of
-// probes while pages run with their time while no pages run, and keeps the difference small.
+// A Background decides how many pages of background jobs a process may process at the same time. A
+// page is a group of entities that commit together. Background jobs must not slow down other
+// clients of the database. So the process makes probes: it looks up one key, as another client
+// would. A Background compares how long probes take while pages run and while no pages run, and
+// keeps the difference small.
 //
 // The method is congestion control by delay, as in LEDBAT (RFC 6817). All processes pause their
-// pages at the same times of the clock. In a pause each can measure the floor: the time of a probe
-// without the jobs' load. The floor includes the load of other clients. If these slow the database
-// down, the floor rises, and so the limit rises again after the next pause.
+// pages at the same times of the clock. In a pause, each process measures the floor: the time of a
+// probe without the load of background jobs. The floor includes the load of other clients. If these
+// slow the database down, the floor rises. So the limit rises again after the next pause.
 //
 // The zero value is ready for use. It is not safe for concurrent use.
 type Background struct {
-	limit  float64 // the number of pages that may run at the same time; 0: firstPages
-	found  bool    // whether the start phase has found the limit, which from then on changes slowly
-	floor  level   // the mean time of probes in pauses; observations are logarithms of seconds
-	pauses int     // number of pauses that count in the floor
-	paused level   // the mean time of probes in the latest pause
+	limit  float64 // the number of pages that may run at the same time; 0 stands for firstPages
+	found  bool    // whether the start phase is over; from then on, the limit changes slowly
+	floor  level   // the mean time of probes in pauses, as the logarithm of seconds
+	pauses int     // number of pauses that have contributed to the floor
+	paused level   // the mean time of probes in the latest pause, as the logarithm of seconds
 	probed time.Time
 
 	// About the probes while pages run, since the limit was last cut: their number, and means of
-	// their excess over the floor. The means soon and late forget early probes, soon faster than
-	// late. The mean start is of up to startProbes probes, before the limit is found.
+	// how much they exceed the floor. The means soon and late give less weight to early probes. In
+	// soon their weight falls faster. The mean start is over up to startProbes probes, until the
+	// limit is found.
 	probes            int
 	soon, late, start float64
 }
 
-// Times of pauses and of probes. No page starts in a pause. The probes of a pause count only after
-// settleFor. By then the pages of entities under way have ended, and no calls of theirs wait in the
-// database. On average there is about one probe a second.
+// Times of pauses and probes. No page starts in a pause. A probe in a pause counts only if at least
+// settleFor has passed. By then, the pages under way have ended, and none of their calls wait in
+// the database. On average there is about one probe a second.
 const (
 	pauseEvery = time.Minute
 	pauseFor   = 4 * time.Second
@@ -41,27 +43,27 @@ const (
 	probeEvery = 1500 * time.Millisecond
 	probeOften = 100 * time.Millisecond // the interval between probes in a pause
 	probeStart = 200 * time.Millisecond // the interval between probes until the limit is found
-	forgetFor  = 2 * time.Minute        // the time without probes after which everything measured is forgotten
+	forgetFor  = 2 * time.Minute        // after this time without probes, everything that was measured is forgotten
 )
 
 // Constants that control the limit. The excess of a probe is the logarithm of its time divided by
-// the floor. Single probes vary more than the excess to detect. So one probe changes
-// the limit a little, and more only if the mean of several probes is clear.
+// the floor. A single probe varies more than the excess that should be detected. So it changes the
+// limit only a little. The limit changes more if the mean of several probes is clear.
 const (
 	targetRise = 0.2 // the allowed rise of a probe's time while pages run, as a share of the floor
-	// the allowed rise as a time, if this is more than targetRise
+	// the allowed rise of a probe's time, if this is more than targetRise allows
 	targetSlack = 2 * time.Millisecond
 	mostExcess  = 1.5 // the largest excess that a single probe counts as
 	// how much the logarithm of the limit changes if the excess differs from its target by 1
 	gain        = 0.06
-	faster      = 2    // the factor of this change if the mean excess is clear
+	faster      = 2    // this change is multiplied by faster if the mean excess is clear
 	firstPages  = 1    // the first limit
-	leastPages  = 0.25 // the lowest limit: a page runs a quarter of the time
+	leastPages  = 0.25 // the lowest limit: a page runs for a quarter of the time
 	floorFirst  = 8    // number of probes that are enough for the first floor
 	floorProbes = 60   // the weight of earlier pauses in the floor, in probes
 	startProbes = 12   // number of probes before the limit is doubled, in the start phase
 	startCut    = 0.5  // factor of the limit when the start phase ends with an overload
-	clearExcess = 0.2  // how far a mean excess must be from the target to be clear
+	clearExcess = 0.2  // the mean excess is clear if it differs from the target by at least this
 	// the weights of earlier probes in the two means of the excess, soon and late
 	soonShare = 0.85
 	lateShare = 0.95
@@ -70,21 +72,22 @@ const (
 	farCut    = 0.6 // factor of the limit after an overload
 )
 
-// Start records that the process has background jobs again, after a time without any.
+// Start tells the Background that the process has background jobs again, after a time without any.
+// If it has had none for long, everything that was measured is forgotten.
 func (b *Background) Start(now time.Time) {
 	if now.Sub(b.probed) > forgetFor {
 		*b = Background{}
 	}
 }
 
-// Pauses reports whether the time now is in a pause, so that no page of entities may start.
+// Pauses reports whether the time now is in a pause, in which no page of entities may start.
 func (b *Background) Pauses(now time.Time) bool { return sincePause(now) < pauseFor }
 
-// sincePause returns the time since the last pause, or the current one, has started.
+// sincePause returns how long ago the last pause, or the current one, has started.
 func sincePause(now time.Time) time.Duration { return now.Sub(now.Truncate(pauseEvery)) }
 
-// Limit returns how many pages of entities may run at the same time, on average. It need not be a
-// whole number.
+// Limit returns how many pages of entities may run at the same time, on average. It may be a
+// fraction: 0.5 means that one page runs for half of the time.
 func (b *Background) Limit() float64 {
 	if b.limit == 0 {
 		return firstPages
@@ -92,14 +95,15 @@ func (b *Background) Limit() float64 {
 	return b.limit
 }
 
-// Slots expresses the limit by n slots for pages of entities, and the factor rest. After a page its
-// slot must stay unused for rest times the page's time.
+// Slots expresses the limit as a number n of slots, each for one page of entities at a time. After
+// a page that took the time t, its slot must stay unused for rest*t.
 func (b *Background) Slots() (n int, rest float64) {
 	up := math.Ceil(b.Limit())
 	return int(up), up/b.Limit() - 1
 }
 
-// NextProbe returns the time to wait between a probe, sent at the given time, and the next one.
+// NextProbe returns how long to wait for the next probe, after a probe that was sent at the given
+// time.
 func (b *Background) NextProbe(sent time.Time) time.Duration {
 	switch since := sincePause(sent); {
 	case since < settleFor:
@@ -116,8 +120,9 @@ func (b *Background) NextProbe(sent time.Time) time.Duration {
 }
 
 // Note records a probe, which was sent at the given time. The argument wanted is the largest number
-// of pages of entities since the last probe that ran or waited to run. If it is below the limit,
-// the limit slowly falls to it, because no probe tells whether the database could bear more.
+// of pages that have run or waited to run at the same time since the last probe. If it is below the
+// limit, the limit slowly falls to it. In that case no probe tells whether the database could bear
+// more.
 func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	if sent.Truncate(pauseEvery).After(b.probed) {
 		b.paused = level{} // the pause had too few probes
@@ -128,7 +133,7 @@ func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	case since < settleFor:
 	case since < pauseFor:
 		b.paused.add(x)
-	case since < pauseFor+settleFor: // calls of the first pages wait in the database
+	case since < pauseFor+settleFor: // calls of the first pages after the pause wait in the database
 	default:
 		b.learn()
 		if b.floor.n < floorFirst {
@@ -139,12 +144,13 @@ func (b *Background) Note(sent time.Time, took time.Duration, wanted int) {
 	}
 }
 
-// learn updates the floor by the probes of the latest pause.
+// learn updates the floor, the mean time of probes without the load of pages, by the probes of the
+// latest pause.
 func (b *Background) learn() {
 	if b.paused.n < floorFirst {
 		return
 	}
-	// The start of the job may still have loaded the database in the first pause.
+	// In the first pause, the database may still be under the load of the job's start.
 	if b.pauses < 2 || b.paused.differs(b.floor) {
 		b.floor = b.paused
 	} else {
@@ -154,8 +160,8 @@ func (b *Background) learn() {
 	b.pauses++
 }
 
-// adjust changes the limit after a probe with the given excess, which was made while pages of
-// entities run.
+// adjust changes the limit after a probe while pages of entities run. The argument excess is the
+// logarithm of the probe's time divided by the floor, and wanted is as in Note.
 func (b *Background) adjust(excess, wanted float64) {
 	excess = max(-mostExcess, min(mostExcess, excess))
 	target := math.Log1p(max(targetRise, targetSlack.Seconds()/math.Exp(b.floor.mean)))
@@ -172,7 +178,7 @@ func (b *Background) adjust(excess, wanted float64) {
 		b.cut(startCut)
 	case !b.found && b.start < target && wanted > b.limit:
 		b.limit *= 2
-	case !b.found: // the probes show the load, or no more pages are wanted
+	case !b.found: // the probes show the pages' load, or the process wants no more pages
 		b.found = true
 	case excess < target && wanted <= b.limit:
 		b.limit = max(wanted, b.limit*(1-gain))
@@ -187,24 +193,24 @@ func (b *Background) adjust(excess, wanted float64) {
 	b.limit = max(leastPages, b.limit)
 }
 
-// isLow reports whether the mean excess has been clearly below the target for some time.
+// isLow reports whether the mean excess of probes has been clearly below the target for some time.
 func (b *Background) isLow(target float64) bool { return b.probes > startProbes && b.late < target/2 }
 
-// cut multiplies the limit by a factor. It forgets earlier probes, because they belong to the old
-// limit.
+// cut multiplies the limit by a factor, and forgets earlier probes, which were measured with the
+// old limit.
 func (b *Background) cut(by float64) {
 	b.limit *= by
 	b.found, b.probes, b.soon, b.late, b.start = true, 0, 0, 0, 0
 }
 
-// A level is the mean of observations, with their number and the sum of the squared differences
-// from the mean.
+// A level holds observations: their number, their mean, and the sum of the squared differences from
+// the mean.
 type level struct{ n, mean, squares float64 }
 
 func (l *level) add(x float64) { l.merge(level{n: 1, mean: x}, math.Inf(1)) }
 
-// merge adds the observations of other. If the level has more earlier observations than the
-// parameter most says, they count only as that many.
+// merge adds the observations of other to l. The earlier observations of l count as at most most
+// ones.
 func (l *level) merge(other level, most float64) {
 	if l.n > most {
 		l.n, l.squares = most, l.squares*most/l.n

@@ -19,7 +19,7 @@ func TestBackgroundSteps(t *testing.T) {
 	start := time.Date(2026, 11, 27, 12, 0, 10, 0, time.UTC) // not in a pause
 	for _, c := range []struct {
 		name   string
-		wanted int // number of wanted pages; 0: any number
+		wanted int // number of pages that run or wait; 0: any number
 		probes []time.Duration
 		want   float64
 	}{
@@ -53,8 +53,8 @@ func times(n int, took time.Duration) []time.Duration { return slices.Repeat([]t
 
 func join(a, b []time.Duration) []time.Duration { return append(a, b...) }
 
-// TestBackgroundFloor checks which probes determine the floor: the first ones beside a page of
-// entities, and later the ones in pauses, after settleFor.
+// TestBackgroundFloor checks which probes determine the floor, which is the usual time of a probe.
+// At first these are probes beside a page of entities, and later probes in pauses, after settleFor.
 func TestBackgroundFloor(t *testing.T) {
 	minute := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	var b Background
@@ -72,9 +72,9 @@ func TestBackgroundFloor(t *testing.T) {
 	}
 	at(30, 50*time.Millisecond, 8)
 	check("beside a page", 50*time.Millisecond)
-	at(60.5, time.Second, 30) // the pages that ran before the pause are ending
+	at(60.5, time.Second, 30) // the pages from before the pause are ending
 	at(62, 20*time.Millisecond, 30)
-	at(64.5, time.Second, 30) // the first pages after the pause start
+	at(64.5, time.Second, 30) // the first pages after the pause are starting
 	at(66, 30*time.Millisecond, 1)
 	check("after a pause", 20*time.Millisecond)
 	at(122, 20*time.Millisecond, 7)
@@ -98,7 +98,7 @@ func TestBackgroundFloor(t *testing.T) {
 }
 
 // TestBackgroundFinds checks when the start phase ends: if the process wants no more pages of
-// entities, or if probes show the load. After that, the limit follows each probe.
+// entities, or if probes show their load. After that, the limit changes slowly with each probe.
 func TestBackgroundFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		took   time.Duration
@@ -141,11 +141,11 @@ func TestBackgroundBesideOthers(t *testing.T) {
 	testflag.Sequential(t)
 	for _, c := range []struct {
 		name      string
-		load      float64 // load of other clients, as a share of the servers' time
+		load      float64 // load of other clients, as a share of the database servers' time
 		processes int
 		later     func(*queueModel) // a change after five minutes
-		rise      float64           // the largest rise of the other clients' 99th percentile, in the last three minutes
-		share     float64           // the least share of the servers' spare time that the jobs use
+		rise      float64           // most that the other clients' 99th percentile may rise, in the last three minutes
+		share     float64           // least share of the servers' spare time that the background jobs must use
 	}{
 		{"one process", 0.3, 1, nil, 0.15, 0.7},
 		{"three processes", 0.3, 3, nil, 0.15, 0.75},
@@ -204,18 +204,18 @@ type queueModel struct {
 	queue  []func()
 
 	load   float64
-	slower float64 // a factor of the time of all calls
+	slower float64 // factor by which all calls take longer
 
 	from        time.Duration // when the measurement starts
 	took        []time.Duration
-	others, job time.Duration // servers' time for calls since then
+	others, job time.Duration // how long servers have worked on calls of each, since then
 	guests      []*guest
 }
 
 const (
 	modelServers = 50
-	modelLookup  = 20 * time.Millisecond // the median time
-	modelSpread  = 0.69                  // of the time's logarithm: the 99th percentile is five medians
+	modelLookup  = 20 * time.Millisecond // median time of a lookup
+	modelSpread  = 0.69                  // standard deviation of its logarithm: the 99th percentile is five medians
 )
 
 func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
@@ -229,7 +229,7 @@ func newQueueModel(seed uint64, load float64, guests ...*guest) *queueModel {
 }
 
 // simulate simulates nine minutes, and measures the last three of them. After five minutes it calls
-// the function later.
+// later, which changes the simulation.
 func simulate(seed uint64, load float64, later func(*queueModel), guests ...*guest) *queueModel {
 	q := newQueueModel(seed, load, guests...)
 	q.run(5 * time.Minute)
@@ -247,13 +247,13 @@ func (q *queueModel) p99() float64 {
 	return q.took[len(q.took)*99/100].Seconds()
 }
 
-// share returns the part of the servers' spare time that the jobs have used. Other clients use the
-// rest of the servers' time.
+// share returns the part of the servers' spare time that background jobs have used. Spare time is
+// the time that other clients do not use.
 func (q *queueModel) share() float64 {
 	return q.job.Seconds() / (modelServers*(q.now-q.from).Seconds() - q.others.Seconds())
 }
 
-// run simulates the time d.
+// run continues the simulation for the time d.
 func (q *queueModel) run(d time.Duration) {
 	for end := q.now + d; ; {
 		e := heap.Pop(&q.events).(event)
@@ -269,8 +269,8 @@ func (q *queueModel) run(d time.Duration) {
 
 func (q *queueModel) after(d time.Duration, do func()) { heap.Push(&q.events, event{q.now + d, do}) }
 
-// call simulates a call with the given median time. Afterwards it calls done with the time for
-// which a server was busy.
+// call simulates a call with the given median time. At its end it calls done with the time for
+// which a server worked on the call.
 func (q *queueModel) call(median time.Duration, done func(busy time.Duration)) {
 	busy := time.Duration(q.slower * float64(median) * math.Exp(modelSpread*q.rng.NormFloat64()))
 	q.queue = append(q.queue, func() { q.after(busy, func() { q.free++; done(busy); q.serve() }) })
@@ -299,7 +299,7 @@ func (q *queueModel) arrive() {
 	})
 }
 
-// An event is something that happens at a point of simulated time.
+// An event is a function to call at a point of simulated time.
 type event struct {
 	at time.Duration
 	do func()
@@ -326,7 +326,7 @@ type guest struct {
 	pages   int
 }
 
-// guests returns n processes that together have two pages of entities for each server.
+// guests returns n processes that together have two pages for each server of the database.
 func guests(n int) (all []*guest) {
 	for range n {
 		all = append(all, &guest{waiting: 2 * modelServers / n})
@@ -360,7 +360,8 @@ func (g *guest) admit() {
 	}
 }
 
-// page simulates the calls of a page of entities, one after the other, and the pause of its slot.
+// page simulates the calls of a page of entities, one after the other, and the time for which its
+// slot then stays unused.
 func (g *guest) page(begun time.Duration, calls ...time.Duration) {
 	if len(calls) == 0 {
 		g.pages++

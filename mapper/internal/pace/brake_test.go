@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A service simulates a service that accepts or refuses calls. The method call also returns how
-// long a call takes. The test calls ended when a call has ended.
+// A service is a simulated service that accepts or refuses calls. The method call says whether a
+// call is accepted, and how long it takes. The test calls ended when a call has ended.
 type service interface {
 	call(now time.Time) (took time.Duration, accepted bool)
 	ended()
@@ -44,7 +44,7 @@ type crowded struct {
 
 func (s *crowded) call(time.Time) (time.Duration, bool) {
 	if s.inside >= s.most {
-		s.inside++ // drive calls ended for refused calls, too
+		s.inside++ // drive also calls ended for refused calls
 		return 0, false
 	}
 	s.inside++
@@ -74,7 +74,7 @@ func (s *queueing) call(now time.Time) (time.Duration, bool) {
 
 func (s *queueing) ended() {}
 
-// A run is one simulated run of the function.
+// A run is one simulated run of a mapper's function.
 type run struct {
 	ends   time.Time
 	begun  time.Time
@@ -95,8 +95,9 @@ func (r *runs) Pop() any {
 	return last
 }
 
-// A load simulates workers that run a function. The given share of the runs calls a service. After
-// a refused call, a worker waits for a second. The share broken of the calls fails at any rate.
+// A load simulates workers that run a function. A share of the runs calls a service. After a
+// refused call, a worker waits for a second. A share of the calls, broken, fails at any rate of
+// calls.
 type load struct {
 	workers int
 	share   float64
@@ -117,8 +118,8 @@ func newLoad(workers int, share float64, seed uint64) *load {
 	return l
 }
 
-// drive simulates the load for the time during. It returns the numbers of calls, and of failed
-// calls, in the last part of that time.
+// drive simulates the load for the time during. It returns the numbers of calls and failed calls in
+// the last part of this time, whose length is last.
 func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Calls) {
 	end := l.now.Add(during)
 	for {
@@ -153,7 +154,7 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 			l.now = end
 			return calls
 		}
-		if r.begun.IsZero() { // the run has not asked for its start yet
+		if r.begun.IsZero() { // the run has not asked yet whether it may start
 			wait, ok := b.Ask(l.now, &r.pass)
 			next := run{ends: l.now.Add(wait), pass: r.pass}
 			if ok {
@@ -209,7 +210,7 @@ func TestBrake(t *testing.T) {
 					refused)
 				most := 0.05
 				if test.limit < 5 {
-					most = 0.08 // if there are few calls, more are refused by chance
+					most = 0.08 // with few calls, more are refused by chance
 				}
 				if accepted < 0.85*test.limit || refused > most {
 					t.Errorf("seed %d: %.2f of the limit accepted, %.3f of the calls refused: %+v", seed,
@@ -248,7 +249,8 @@ func TestBrakeFollows(t *testing.T) {
 	}
 }
 
-// TestBrakeReleased checks that the brake does not slow calls if they fail at any rate.
+// TestBrakeReleased checks that the brake does not limit the rate of calls if they fail at any
+// rate.
 func TestBrakeReleased(t *testing.T) {
 	for _, broken := range []float64{0, 0.01, 0.1, 0.5} {
 		b, l := new(Brake), newLoad(10, 1, 1)
@@ -256,7 +258,7 @@ func TestBrakeReleased(t *testing.T) {
 		s := &bucket{limit: 1e6, takes: 10 * time.Millisecond}
 		l.drive(b, s, time.Minute, 0)
 		calls := l.drive(b, s, 10*time.Minute, 10*time.Minute)
-		// each of ten workers waits a second after a failed call
+		// Each of ten workers waits for a second after a failed call.
 		want := 600 * 10 / (0.01 + broken)
 		if got := float64(calls.All); got < 0.6*want {
 			t.Errorf("%v of the calls fail: %.0f calls, want %.0f: %+v", broken, got, want, b.braking)
@@ -298,9 +300,9 @@ func TestInsist(t *testing.T) {
 	}
 }
 
-// TestBrakeInStep simulates 20 workers that process entities in step. Every second entity needs a
-// call. The calls must start at the brake's rate, and not in bursts. Some runs give back their
-// turn.
+// TestBrakeInStep simulates 20 workers that process entities in step, so that all ask at the same
+// time. Every second entity needs a call. The calls must start at the brake's rate, and not in
+// bursts. Some runs give back their places.
 func TestBrakeInStep(t *testing.T) {
 	const rate, workers, takes = 4, 20, 300 * time.Millisecond
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -310,11 +312,11 @@ func TestBrakeInStep(t *testing.T) {
 	type worker struct {
 		entity int
 		pass   Pass
-		free   time.Time // when its call ends
-		calls  bool      // it makes a call
+		free   time.Time // end of the worker's call
+		calls  bool      // whether the run makes a call
 	}
 	all := make([]worker, workers)
-	seconds := make(map[int]int) // calls that started in each second
+	seconds := make(map[int]int) // number of calls that started in each second
 	begun, total := now, 0
 	for ; now.Sub(begun) < 2*time.Minute; now = now.Add(10 * time.Millisecond) {
 		for i := range all {
@@ -358,7 +360,7 @@ func TestBrakeInStep(t *testing.T) {
 }
 
 // TestBrakeCutsByHalf simulates a window in which the service has accepted only one of many calls,
-// by chance. The rate must be halved, and not fall to one call a second.
+// by chance. The rate must be halved. It must not fall to one call a second.
 func TestBrakeCutsByHalf(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := &Brake{later: true, braking: braking{rate: 400, at: now, limit: 300}}
@@ -379,8 +381,8 @@ func TestBrakeCutsByHalf(t *testing.T) {
 	}
 }
 
-// TestBrakeWaits checks that runs that wait for something other than a service do not count as
-// under way.
+// TestBrakeWaits checks that runs do not count as under way while they wait for something other
+// than a service.
 func TestBrakeWaits(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := new(Brake)
@@ -402,7 +404,7 @@ func TestBrakeWaits(t *testing.T) {
 	}
 	b.Wait(true)
 	if !begin() {
-		t.Error("no run begins while another one waits")
+		t.Error("no run starts while another one waits")
 	}
 	if b.Wait(false); b.inside != 21 {
 		t.Errorf("%d runs are under way", b.inside)
@@ -410,7 +412,7 @@ func TestBrakeWaits(t *testing.T) {
 }
 
 // TestBrakeCancels checks runs whose results say nothing about the service. They must give back
-// their turns, and not count as calls.
+// their places in the order of starts, and not count as calls.
 func TestBrakeCancels(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := &Brake{braking: braking{rate: 1, at: now}, later: true}

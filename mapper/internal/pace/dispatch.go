@@ -6,10 +6,10 @@ import (
 )
 
 // A Dispatch estimates how long a queue takes to deliver a task, from the deliveries to this
-// process. The estimate is the shortest measured time of the last minutes. In a full queue most
-// tasks wait, so only the fastest deliveries show the time of the dispatch itself.
+// process. The estimate is the shortest time that was measured in the last minutes. In a full queue
+// most tasks wait, so only the fastest deliveries show how long a delivery itself takes.
 //
-// Several goroutines may use a Dispatch.
+// A Dispatch may be used by several goroutines.
 type Dispatch struct {
 	from time.Time
 
@@ -25,8 +25,8 @@ type fastest struct {
 }
 
 const (
-	// dispatchSpan is how long a measured time is used at least. It is used for at most twice as
-	// long, so that the estimate can rise.
+	// dispatchSpan is the time for which a measured time is used, at least. It is used for at most
+	// twice as long, so that the estimate can rise.
 	dispatchSpan = 10 * time.Minute
 
 	// longestDispatch is the upper bound of the estimate. If tasks wait longer, their queue is
@@ -34,12 +34,13 @@ const (
 	longestDispatch = 3 * time.Second
 )
 
-// NewDispatch returns a Dispatch for a process that accepts deliveries from the given time on.
-// Tasks that were due earlier do not count, because they may have waited for the process.
+// NewDispatch returns a Dispatch for a process that accepts deliveries since the time from. Tasks
+// that were due earlier do not count, because they may have waited for the start of the process.
 func NewDispatch(from time.Time) *Dispatch { return &Dispatch{from: from} }
 
 // Note records the first delivery of a task, which has arrived at the time came. The task was due
-// when it was created, or at its schedule time if that is later. A zero due is unknown.
+// when it was created, or at its schedule time if that is later. If due is unknown, it is zero, and
+// the delivery does not count.
 func (d *Dispatch) Note(due, came time.Time) {
 	if due.Before(d.from) {
 		return
@@ -55,7 +56,7 @@ func (d *Dispatch) Note(due, came time.Time) {
 	d.now.n++
 }
 
-// Takes returns the estimated time of a delivery; 0: unknown.
+// Takes returns the estimated time from the moment when a task is due to its delivery; 0: unknown.
 func (d *Dispatch) Takes() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()

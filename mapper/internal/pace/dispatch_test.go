@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// TestDispatch checks the estimate of a dispatch after some deliveries.
+// TestDispatch checks the estimated time of a delivery after some deliveries.
 func TestDispatch(t *testing.T) {
 	const ms = time.Millisecond
 	up := time.Unix(1000, 0)
-	type delivery struct{ due, took time.Duration } // due is the time after the process's start
+	type delivery struct{ due, took time.Duration } // due counts from the process's start
 	of := func(took ...time.Duration) (all []delivery) {
 		for i, t := range took {
 			all = append(all, delivery{time.Duration(i) * ms, t})

@@ -2,10 +2,12 @@ package pace
 
 import "time"
 
-// A Lately holds the times of recent calls that ran one after the other. The zero value holds none.
+// A Lately holds how long recent calls took, which ran one after the other. The zero value holds
+// none.
 type Lately struct{ now, before span }
 
-// A span is a series of calls: their number, their total time, and the longest time.
+// A span holds the times of a series of calls: their number, their total time, and the longest
+// time.
 type span struct {
 	n            int
 	ran, dearest time.Duration
@@ -26,8 +28,8 @@ func (l *Lately) Add(t time.Duration) {
 	l.now.n, l.now.ran, l.now.dearest = l.now.n+1, l.now.ran+t, max(l.now.dearest, t)
 }
 
-// Each returns the mean time of the calls in the last two spans. It leaves out the longest call,
-// which may be an exception.
+// Each returns the mean time of the calls in the last two spans, without the longest call, which
+// may be an exception.
 func (l Lately) Each() time.Duration {
 	n, ran := l.now.n+l.before.n, l.now.ran+l.before.ran
 	if n > 1 {

@@ -19,18 +19,18 @@ type Limit struct {
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// A Need says how many entities, writes and calls some work consists of. It is also used as a rate:
+// A Need is an amount of work: numbers of entities, writes and calls. It is also used as a rate:
 // how many of each are allowed in a second.
 type Need struct{ Entities, Writes, Calls float64 }
 
 // times returns the need multiplied by a factor.
 func (n Need) times(by float64) Need { return Need{by * n.Entities, by * n.Writes, by * n.Calls} }
 
-// parts returns the amounts of entities, writes and calls, in the order of quantities.
+// parts returns the numbers of entities, writes and calls, in this order.
 func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.Calls} }
 
-// seconds returns how long this work takes at a rate, in seconds. This is the longest of the times
-// for entities, for writes and for calls.
+// seconds returns how long the work n takes at a rate, in seconds: the longest of the times for
+// entities, for writes and for calls.
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
@@ -41,16 +41,16 @@ func (n Need) seconds(rate Need) (longest float64) {
 	return longest
 }
 
-// quantities names the three amounts of a Need, for people.
+// quantities are the nouns for the three numbers of a Need, for people.
 var quantities = [...]string{"entities", "writes", "calls"}
 
-// fields names the fields of mapper.Rate for the three amounts of a Need.
+// fields are the names of the fields of mapper.Rate for the three numbers of a Need.
 var fields = [...]setting.Name{"EntitiesPerSecond", "WritesPerSecond", "CallsPerSecond"}
 
 // set returns the rates that the user has set, without the ramp.
 func (r Limit) set() Need { return Need{r.EntitiesPerSecond, r.WritesPerSecond, r.CallsPerSecond} }
 
-// The ramp of Datastore's best practices, "500/50/5": start with 500 a second, and add 50% every
+// The ramp "500/50/5" of Datastore's best practices: start with 500 a second, and add 50% every
 // five minutes.
 const (
 	rampFirst  = 500
@@ -58,15 +58,15 @@ const (
 	rampEvery  = 5 * time.Minute
 )
 
-// rateWait is the largest average wait of a page of entities for the job's rate. If the queue has a
-// short deadline, it is less, see WaitWithin.
+// rateWait is how long a page of entities may wait for the job's rate, on average. If the queue has
+// a short deadline, it is less, see WaitWithin.
 const rateWait = 20 * time.Second
 
-// WaitWithin returns the largest average wait of a page of entities for the job's rate: rateWait,
-// but at most a 20th of the queue's deadline. So the page itself has enough time.
+// WaitWithin returns how long a page of entities may wait for the job's rate, on average: rateWait,
+// but at most a 20th of the queue's deadline. Then enough time is left for the page itself.
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
-// at returns the allowed rates at a time since the start of the ramp.
+// at returns the allowed rates when the time since has passed since the start of the ramp.
 func (r Limit) at(since time.Duration) Need {
 	ramp, no := math.Inf(1), math.Inf(1)
 	if r.Ramp {
@@ -81,8 +81,8 @@ func (r Limit) at(since time.Duration) Need {
 	return Need{least(ramp, r.EntitiesPerSecond), least(ramp, r.WritesPerSecond), least(no, r.CallsPerSecond)}
 }
 
-// Becomes returns a text for the log and the job's history: the job's rate was changed to this
-// limit.
+// Becomes returns a text for the log and the job's history, which says that the job's rate was
+// changed to this limit.
 func (r Limit) Becomes() string {
 	var parts []string
 	for i, n := range r.set().parts() {
@@ -128,16 +128,16 @@ func (r Limit) Says(since time.Duration) string {
 	return fmt.Sprintf("%s keeps to its rate of %s a second", says, strings.Join(parts, " and "))
 }
 
-// Near reports whether a job has reached 70% of the allowed speed. The job processes the given
-// number of entities a second. The argument each is the need of one entity, without the job's own
-// records. The argument since is the time since the start of the ramp.
+// Near reports whether a job is at 70% or more of the allowed speed. It processes the given number
+// of entities a second. The argument each is the work for one entity, without scattermap's own
+// records, and since is the time since the start of the ramp.
 func (r Limit) Near(entities float64, each Need, since time.Duration) bool {
 	const near = 0.7
 	return each.times(entities).seconds(r.at(since)) >= near
 }
 
 // Entities returns how many entities a second are allowed; 0: no limit. The argument each is the
-// need of one entity.
+// work for one entity, and since is the time since the start of the ramp.
 func (r Limit) Entities(each Need, since time.Duration) float64 {
 	if seconds := each.seconds(r.at(since)); seconds > 0 {
 		return 1 / seconds
@@ -145,31 +145,31 @@ func (r Limit) Entities(each Need, since time.Duration) float64 {
 	return 0
 }
 
-// FirstPaced is the largest number of entities in a page while writes are limited and this process
-// has not measured yet how many writes the function makes.
+// FirstPaced is the largest number of entities in a page while writes are limited and it is unknown
+// how many writes the function makes.
 const FirstPaced = 10
 
 // WritesLimited reports whether the job's writes are limited, by a rate or by a ramp.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
-// RecordWrites is the number of scattermap's own records that the commit of a page of entities
+// RecordWrites is the number of scattermap's own records that one commit of a page of entities
 // writes.
 const RecordWrites = 2
 
-// Cost returns how long a page uses the whole rate: a page with the given numbers of entities and
-// writes. The writes of scattermap's own records are added.
+// Cost returns for how long a page with these numbers of entities and writes uses the whole rate.
+// It adds the writes of scattermap's own records. The argument since is the time since the start of
+// the ramp.
 func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
 	return upTo(time.Hour, Need{Entities: entities, Writes: writes + RecordWrites}.seconds(r.at(since)))
 }
 
-// upTo converts seconds into a duration. If the result is longer than the parameter most, upTo
-// returns that.
+// upTo converts seconds into a duration, which is at most most.
 func upTo(most time.Duration, seconds float64) time.Duration {
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second))
 }
 
-// OfPages returns the part of the limit for which a page waits as a whole: entities and writes. For
-// the rate of calls, each call waits.
+// OfPages returns the part of the limit for which a page waits as a whole: entities and writes. It
+// leaves out calls, because each call waits separately.
 func (r Limit) OfPages() Limit {
 	r.CallsPerSecond = 0
 	return r
@@ -179,10 +179,10 @@ func (r Limit) OfPages() Limit {
 // writes for one entity. The pages in q come before the page, and most is the longest time that a
 // page should wait.
 //
-// A page should use the whole rate for a second. At a low rate it uses it for longer: until it has
-// ten entities, or ten times the writes of its own records. Two bounds reduce this time. If all
-// pages in q are as long, none of them may wait for longer than the longest time. And the page may
-// use at most half of the time that remains of the longest time after its own wait.
+// A page should use the whole rate for a second. At a low rate it uses it for longer, until it has
+// ten entities, or ten times the writes of scattermap's own records. Two bounds reduce this time.
+// If all pages in q were as long as this one, none of them may wait for longer than most. And the
+// page may use at most half of the time that is left of most after its own wait.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	rate := r.at(since)
 	entities, writes := rate.Entities, rate.Writes
@@ -195,11 +195,11 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 }
 
 // Validate returns an error if the limit is too low for this number of workers and the queue's
-// dispatch deadline. The error names the setting by the parameter name.
+// dispatch deadline. The argument name is the name of the limit's setting, for the error.
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
-	slowest *= 1 - 1e-9 // allow for rounding errors
+	slowest *= 1 - 1e-9 // this allows for rounding errors
 	each := Need{Entities: 1, Writes: 1 + RecordWrites, Calls: 1}.times(slowest).parts()
 	for i, n := range r.set().parts() {
 		switch field := name + "." + fields[i]; {
@@ -219,17 +219,17 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 	return nil
 }
 
-// fewer returns a text that tells the user how to run at most as many workers as the parameter
-// workers says.
+// fewer returns a text that tells the user how to limit the number of workers to the argument.
 func fewer(workers float64) string {
 	return fmt.Sprintf("let the queue deliver at most %d tasks at once (its max-concurrent-dispatches), and expect no "+
 		"more workers", max(1, int(workers)))
 }
 
-// MaxTakes is the largest estimated time: a hundred years.
+// MaxTakes is the longest time that is estimated: a hundred years.
 const MaxTakes = 100 * 365 * 24 * time.Hour
 
-// Takes returns the least time of work with the given need at this limit.
+// Takes returns the least time that the work need takes at this limit, from the start of the ramp
+// on.
 func (r Limit) Takes(need Need) time.Duration {
 	after := r
 	after.Ramp = false

@@ -43,7 +43,7 @@ func TestCost(t *testing.T) {
 	}{
 		{Limit{}, 500, 1, 0},
 		{Limit{EntitiesPerSecond: 100}, 100, 1, time.Second},
-		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // includes the writes of records
+		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // with the writes of records
 		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // entities take longest
 		// the writes of records take longest
 		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, time.Second / 2},
@@ -71,7 +71,7 @@ func TestPage(t *testing.T) {
 		{Limit{EntitiesPerSecond: 2}, 1, Queue{}, 10},
 		{Limit{EntitiesPerSecond: 0.1}, 1, Queue{}, 1},
 		{Limit{WritesPerSecond: 100}, 1, Queue{}, 98},
-		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // includes the two writes of records
+		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // with the two writes of records
 		{Limit{WritesPerSecond: 100}, 0, Queue{}, 500},
 		{Limit{EntitiesPerSecond: 200, WritesPerSecond: 202}, 2, Queue{}, 100},
 	} {
@@ -81,8 +81,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestShares checks that workers with a common rate get about equal shares of it, and that no page
-// of entities waits much longer than allowed.
+// TestShares checks that workers that share a rate get about equal parts of it, and that no page of
+// entities waits much longer than allowed.
 func TestShares(t *testing.T) {
 	const most = 20 * time.Second
 	for _, workers := range []int{1, 7, 100, 1000} {

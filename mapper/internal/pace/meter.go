@@ -9,22 +9,24 @@ import (
 )
 
 // A Meter distributes a job's rate among the pages of one process, or among the calls of its
-// function. The comments on Meter say page in both cases. All processes with tasks of the job
-// reserve their parts of the rate in one record of the database, see [Clock]. A Meter reserves time
-// for several pages of entities at once, to save transactions. Several goroutines may use a Meter.
+// function to services. The comments on Meter say page in both cases. All processes with tasks of
+// the job reserve their parts of the rate in one record of the database, see [Clock]. A Meter
+// reserves time for several pages at once, to save transactions. A Meter may be used by several
+// goroutines.
 type Meter struct {
-	turn    chan struct{} // holds a value while a page reserves or takes time
+	turn    chan struct{} // a lock: it holds a value while a page reserves or takes time
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate string // the job's rate for which time is reserved, in the form of the job's record
+	rate string // the rate for which time is reserved, as in the job's record
 	free []part // reserved spans of time that no page has taken, in order
 
 	reserved time.Time // when the process last reserved time; zero: never
 	granted  int64     // number of pages that have taken time since then
 
-	mu   sync.Mutex
-	each float64 // mean number of waits for calls in a run of the function, over recent runs
+	mu sync.Mutex
+	// each is the mean number of times that a recent run of the function has waited for calls.
+	each float64
 }
 
 // NewMeter returns a meter that has not reserved any time.
@@ -34,8 +36,8 @@ func NewMeter() *Meter {
 	return m
 }
 
-// Ran records that a run of the mapper's function has ended, and how many times it has waited for
-// the rate of calls.
+// Ran tells the meter how many times a run of the mapper's function, which has ended, has waited
+// for the rate of calls.
 func (m *Meter) Ran(waits int64) {
 	const weight = 0.1
 	m.mu.Lock()
@@ -46,16 +48,16 @@ func (m *Meter) Ran(waits int64) {
 	m.each += weight * (float64(waits) - m.each)
 }
 
-// Begins returns how long a run of the function may wait before its first calls. The parameter all
-// is a time: all waits of the run together may take it. A run probably needs as many waits as
-// recent runs, so its first wait may take an equal part of that time.
+// Begins returns how long a run of the function may wait before its first calls. All waits of the
+// run together may take the time all. A run probably needs as many waits as recent runs, so its
+// first wait may take an equal part of that time.
 func (m *Meter) Begins(all time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Duration(float64(all) / max(1, m.each))
 }
 
-// Queue returns the reservations before the page that has last taken time.
+// Queue returns the reservations that came before the last page which has taken time.
 func (m *Meter) Queue() Queue { return *m.known.Load() }
 
 // A Grant says when a page may start, and how many entities it may have.
@@ -66,26 +68,27 @@ type Grant struct {
 	rate string
 }
 
-// Spacing returns the time between the starts of two entities of the page, at the granted rate.
+// Spacing returns the time between the starts of two entities of the page, at the rate of the
+// grant.
 func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.N)) }
 
-// Of reports whether the grant was made for this rate, in the form of the job's record. If not, the
-// job's rate has changed, and the page needs another grant.
+// Of reports whether the grant was made for this rate, in the form of the job's record. Otherwise
+// the job's rate has changed, and the page needs another grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
-// A Request describes a page of entities that waits for its part of the rate.
+// A Request says which part of a job's rate a page of entities needs.
 type Request struct {
 	Rate string // the job's rate, in the form of the job's record
 	Cost Cost
 	Now  func() time.Time
 }
 
-// A Cost is a function that decides the size of a page after the reservations in q. It returns how
-// many entities or calls the page may have, and how long they use the whole rate. It returns 0
-// entities if the page would have to wait too long.
+// A Cost is a function that decides the size of a page, which comes after the reservations in q. It
+// returns how many entities or calls the page may have, and for how long they use the whole rate.
+// It returns 0 entities if the page would have to wait too long.
 type Cost func(q Queue) (n int, cost time.Duration)
 
-// PageCost returns the cost of a page with up to n entities. The argument each is the number of
+// PageCost returns the [Cost] of a page with up to n entities. The argument each is the number of
 // writes for one entity, since is the time since the start of the ramp, and most is the longest
 // wait of the page.
 func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
@@ -95,7 +98,7 @@ func (r Limit) PageCost(n int, each float64, since, most time.Duration) Cost {
 	}
 }
 
-// CallCost returns the cost of n calls. The argument most is the longest time that they may wait.
+// CallCost returns the [Cost] of n calls. The argument most is the longest time that they may wait.
 func (r Limit) CallCost(n int, most time.Duration) Cost {
 	return func(q Queue) (int, time.Duration) {
 		if q.Wait > most {
@@ -105,11 +108,12 @@ func (r Limit) CallCost(n int, most time.Duration) Cost {
 	}
 }
 
-// A Reserve is a function that calls [Clock.Reserve] on the clock that all processes share.
+// A Reserve is a function that calls [Clock.Reserve] on the clock that all processes share, and
+// stores the result.
 type Reserve func(ctx context.Context, ask Ask) (begin time.Time, q Queue, err error)
 
-// Take gives a page its start and its number of entities. If the process has not reserved enough
-// time, Take first reserves it, for all waiting pages together.
+// Take returns when a page may start, and how many entities it may have. If the process has not
+// reserved enough time, Take first reserves it for all waiting pages together, by calling reserve.
 func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, err error) {
 	m.waiting.Add(1)
 	defer m.waiting.Add(-1)
@@ -155,7 +159,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	return m.grant(g, q, nil), nil
 }
 
-// grant lets the page take its time from a reserved span, and completes its grant.
+// grant takes the page's time from a reserved span, and completes the page's grant.
 func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 	if m.known.Store(&q); g.N > 0 {
 		m.granted++
@@ -166,14 +170,15 @@ func (m *Meter) grant(g Grant, q Queue, from *part) Grant {
 }
 
 // expected returns how many pages of entities this process will probably have soon, so that time
-// can be reserved for them. It follows the recent number of pages. It is at most twice the number
-// of pages since the last reservation, because reserved time that nobody uses is lost.
+// can be reserved for them. It follows from how many pages have recently taken time. It is at most
+// twice the number of pages since the last reservation, because reserved time that is not used is
+// lost.
 func (m *Meter) expected(now time.Time) int64 {
 	const soon = Credit / 2
 	return int64(float64(m.granted) * min(2, soon.Seconds()/max(1e-6, now.Sub(m.reserved).Seconds())))
 }
 
-// lapse drops reserved time that is more than Credit in the past.
+// lapse drops reserved time that is more than [Credit] in the past.
 func (m *Meter) lapse(now time.Time) {
 	for i := range m.free {
 		if from := now.Add(-Credit); m.free[i].begin.Before(from) {
@@ -183,8 +188,8 @@ func (m *Meter) lapse(now time.Time) {
 	m.free = slices.DeleteFunc(m.free, func(p part) bool { return p.long() <= 0 })
 }
 
-// left returns the total length of the reserved spans, if all are too short for the next page of
-// entities. The next reservation becomes shorter by this time, but at most by [Credit], because
+// left returns the total length of the reserved spans, if each is too short for the next page of
+// entities. The next reservation is made shorter by this length, but by at most [Credit], because
 // other processes hold the time in between.
 func (m *Meter) left() (all time.Duration) {
 	for _, p := range m.free {
@@ -193,8 +198,8 @@ func (m *Meter) left() (all time.Duration) {
 	return min(all, Credit)
 }
 
-// Settle corrects the reserved time after a page of entities whose real cost is less or more than
-// its grant.
+// Settle corrects the reserved time after a page of entities that has used less or more of the rate
+// than its grant. The argument cost is what it has really used.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()
@@ -212,7 +217,7 @@ func (m *Meter) Settle(g Grant, cost time.Duration) {
 	}
 }
 
-// after returns the index of the first reserved span that does not start before the given time.
+// after returns the index of the first reserved span that starts at the given time or later.
 func (m *Meter) after(at time.Time) int {
 	i := slices.IndexFunc(m.free, func(p part) bool { return !p.begin.Before(at) })
 	if i < 0 {

@@ -12,8 +12,8 @@ import (
 func TestReserve(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {
-		until, begin time.Duration // relative to now
-		ahead        float64       // pages that were ahead 10 s ago, of ten
+		until, begin time.Duration // counted from now
+		ahead        float64       // how many of the ten pages that were ahead 10 s ago still are
 	}{
 		{10 * time.Second, 10 * time.Second, 5},
 		{0, 0, 0},
@@ -31,7 +31,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A shared is the clock that the simulated processes share.
+// A shared is the clock that the processes of a test share.
 type shared struct {
 	mu    sync.Mutex
 	clock Clock
@@ -99,14 +99,14 @@ func TestMeterSettles(t *testing.T) {
 			return g
 		}
 		first := ask("10", 10)
-		m.Settle(first, 300*time.Millisecond) // the page has processed three of ten entities
+		m.Settle(first, 300*time.Millisecond) // the page has processed only three of ten entities
 		if second := ask("10", 7); !second.At.Equal(first.At.Add(300*time.Millisecond)) || c.calls != 1 {
-			t.Errorf("the second page begins %v after the first, after %d calls", second.At.Sub(first.At), c.calls)
+			t.Errorf("the second page starts %v after the first, after %d calls", second.At.Sub(first.At), c.calls)
 		}
 		if third := ask("another", 5); !third.Of("another") || c.calls != 2 {
 			t.Errorf("a rate that has changed: %+v, %d calls", third, c.calls)
 		}
-		m.Settle(first, 0) // the job's rate has changed since this grant
+		m.Settle(first, 0) // the job's rate has changed since this grant, so nothing may change
 		if ask("another", 5); c.calls != 3 {
 			t.Errorf("%d calls", c.calls)
 		}
@@ -120,16 +120,17 @@ func TestMeterSettles(t *testing.T) {
 	})
 }
 
-// TestMeterOfCalls simulates processes whose goroutines announce calls. In each second there must
-// be at most the calls of two seconds at the job's rate. If there are enough calls, their number
-// must reach the rate. One transaction must reserve time for several calls.
+// TestMeterOfCalls simulates processes whose goroutines announce calls of a service. In each
+// second, there must be at most as many calls as the job's rate allows in two seconds. If enough
+// calls are announced, their rate must reach the job's rate. One transaction must reserve time for
+// several calls.
 func TestMeterOfCalls(t *testing.T) {
 	for _, c := range []struct {
 		processes, goroutines int
 		rate                  float64
 		n                     int           // number of calls that are announced together
 		between               time.Duration // the time between a goroutine's calls
-		least                 float64       // the least rate that is reached, as a share of the job's rate
+		least                 float64       // the least share of the job's rate that must be reached
 		each                  float64       // the largest number of transactions for a call
 	}{
 		{1, 1, 100, 1, 0, 0.99, 0.05},
@@ -196,7 +197,7 @@ func TestMeterOfCalls(t *testing.T) {
 	}
 }
 
-// TestMeterRefuses asks for calls that would have to wait too long. They must not reserve time.
+// TestMeterRefuses requests calls that would have to wait too long. They must not reserve time.
 func TestMeterRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &shared{clock: Clock{Until: time.Now().Add(time.Minute)}}
@@ -218,9 +219,9 @@ func TestMeterRefuses(t *testing.T) {
 	})
 }
 
-// TestMeterSettlesBetween checks a process that gives back time for calls, after another process
-// has reserved the time that follows. The first process may later use at most one second of the
-// other's time.
+// TestMeterSettlesBetween checks a process that gives back time for calls after another process has
+// reserved the time that follows. The first process may then use at most one second of the other's
+// time.
 func TestMeterSettlesBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &shared{clock: Clock{Until: time.Now()}}
@@ -253,8 +254,8 @@ func TestMeterSettlesBetween(t *testing.T) {
 	})
 }
 
-// TestMeterBegins checks how long a run may wait for its first call. It must be able to wait as
-// long before each further call that it is expected to make.
+// TestMeterBegins checks how long a run of the function may wait for its first call. It must be
+// able to wait as long before each further call that it is expected to make.
 func TestMeterBegins(t *testing.T) {
 	m := NewMeter()
 	for _, c := range []struct {
@@ -271,8 +272,8 @@ func TestMeterBegins(t *testing.T) {
 	}
 }
 
-// TestCallCost checks that calls cost the time that they need at the job's rate, announced together
-// or one by one.
+// TestCallCost checks that calls cost as much time as they need at the job's rate, whether they are
+// announced together or one by one.
 func TestCallCost(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 2 * time.Second, 30: time.Minute, 7200: 4 * time.Hour} {
 		if got, cost := (Limit{CallsPerSecond: 0.5}).CallCost(n, 0)(Queue{}); got != n || cost != want {

@@ -33,7 +33,7 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// TestNear checks when a job counts as limited by its rate, and what speed the rate allows.
+// TestNear checks when a job counts as limited by its rate, and which speed the rate allows.
 func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		limit    Limit

@@ -9,28 +9,27 @@ import (
 )
 
 // A Throughput holds what a process has measured for a job: numbers of entities, bytes and writes,
-// and the function's time.
+// and how long the mapper's function ran.
 type Throughput struct {
 	Entities, Bytes, Writes int64
-	Compared                int64         // number of entities that transactions have read only to compare
+	Compared                int64         // number of entities that transactions have read only to compare them
 	Spent                   time.Duration // total time of the function
 	expected                int64         // the expected size of an entity in bytes, before one was read; 0: unknown
 }
 
-// Limits for the memory of a page. A page reads as many entities at a time as probably take
-// readBytes, which is twice the function's writes in a full page. If the size of entities is
-// unknown, it reads firstRead entities. 100 entities of the maximum size, 1 MiB, still fit into
-// memory.
+// Limits for the memory of a page. A page reads its entities in chunks of probably readBytes, which
+// is twice the largest size of the function's writes in a page. If the size of entities is unknown,
+// it reads firstRead entities. Even with the maximum size of 1 MiB, 100 entities fit into memory.
 const (
 	readBytes = 8 << 20
 	firstRead = 100
 )
 
-// Chunk returns how many entities a page should read in one call. It still has to read rest
+// Chunk returns how many entities a page should read in its next call. It still has to read rest
 // entities.
 func (p Throughput) Chunk(rest int) int { return min(rest, p.In(readBytes)) }
 
-// In returns how many entities probably fit into this number of bytes. It is at least one.
+// In returns how many entities of the job probably fit into this number of bytes. It is at least 1.
 func (p Throughput) In(bytes int64) int {
 	mean := p.expected
 	if p.Entities > 0 {
@@ -42,18 +41,18 @@ func (p Throughput) In(bytes int64) int {
 	return int(max(1, bytes/mean))
 }
 
-// Each returns the function's mean time for an entity; 0: unknown.
+// Each returns how long the function takes for an entity, on average; 0: unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
 
-// Fit reports whether n entities can be in memory at the same time, by their measured or expected
+// Fit reports whether n entities fit into memory at the same time, by their measured or expected
 // size. If the size is unknown, it returns false.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
-// A Book holds the [Throughput] of each job in a process, and the job's brake and meters. The zero
-// value is ready for use. Several goroutines may use a Book.
+// A Book holds the [Throughput] of each job in a process, and the job's brake and meters, which
+// limit its rate. The zero value is ready for use. A Book may be used by several goroutines.
 type Book[Job comparable] struct {
-	// InUse reports whether the process currently works on a job. The book keeps such jobs even
-	// when it is full. If InUse is nil, it may forget any job.
+	// InUse reports whether the process currently works on a job. The book keeps such jobs even if
+	// it is full. If InUse is nil, it may forget any job.
 	InUse func(Job) bool
 
 	mu  sync.Mutex
@@ -68,8 +67,8 @@ type entry struct {
 	calls *Meter
 }
 
-// maxJobs is the largest number of jobs in a book, not counting jobs in use. The measurements of a
-// forgotten job start again from nothing.
+// maxJobs is the largest number of jobs in a book, not counting jobs in use. If a forgotten job
+// returns, its measurements start again from zero.
 const maxJobs = 1000
 
 // Get returns the measurements of a job.
@@ -91,7 +90,7 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Compared returns the mean number of other entities that transactions read for comparison, for
+// Compared returns how many other entities transactions have read for comparison, on average for
 // each processed entity.
 func (p *Book[Job]) Compared(job Job) float64 {
 	known := p.Get(job)
@@ -119,8 +118,8 @@ func (p *Book[Job]) Expect(job Job, bytes int64) {
 	known.expected = cmp.Or(known.expected, bytes)
 }
 
-// of returns the entry of a job, and creates it if necessary. If the book is full, the new entry
-// replaces the least recently used one.
+// of returns the entry of a job, and creates it if necessary. If the book is full, it forgets the
+// job that was used longest ago.
 func (p *Book[Job]) of(job Job) *entry {
 	known, ok := p.job.Get(job)
 	if !ok {
@@ -130,14 +129,16 @@ func (p *Book[Job]) of(job Job) *entry {
 	return known
 }
 
-// Brake returns the brake for the calls of services that a job's function makes.
+// Brake returns the job's brake, which limits the rate of its function's calls while a service
+// refuses some of them.
 func (p *Book[Job]) Brake(job Job) *Brake {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &p.of(job).brake
 }
 
-// CallMeter returns the meter that distributes a job's rate among its function's calls.
+// CallMeter returns the meter that distributes a job's rate of calls among the calls of its
+// function.
 func (p *Book[Job]) CallMeter(job Job) *Meter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

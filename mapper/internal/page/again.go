@@ -13,25 +13,26 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Moved is an entity that another client has changed, with its new state. It is an entity of the
-// page, or one that the page has read.
+// A Moved is an entity that another client has changed since it was read, with its new state. It is
+// an entity of the page, or another one that the function has read.
 type Moved struct {
 	Guard
 	Now wire.Stamp
 }
 
-// Again runs the function again on entities that other clients have changed, and on entities whose
-// calls have read what the function writes for these. It also runs again on failed entities,
-// because outdated reads may be the cause. The new results replace the old ones. As in Run, calls
-// may overlap and take batches.
+// Again runs the function again on entities that other clients have changed. It also runs it on
+// entities whose calls have read what the function writes for these. It also runs it on failed
+// entities, because outdated data may be the cause. The new results replace the old ones. As in
+// Run, calls may overlap and take batches.
 //
 // If aside returns an error for an entity, the function does not run again on it. The entity fails
-// with this error, and the current attempt does not count. If the job's rate refuses calls that the
-// function announces, the page ends before that entity. Again does not report to the brake, and
-// does not count the time of its runs.
+// with this error, and the current attempt does not count. If the job's rate refuses calls of a
+// service that the function announces, the page ends before that entity. Again does not report to
+// the brake, which slows calls of services, and does not count the time of its runs.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
-	now := make(map[int]wire.Stamp) // the entities on which the function has to run, by their places in the page
+	// The entities on which the function has to run, by their places in the page.
+	now := make(map[int]wire.Stamp)
 	for _, m := range moved {
 		r := &o.results[m.of]
 		o.known.note(m.Key, m.Now)
@@ -47,7 +48,7 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 		}
 	}
 	for i := range o.results {
-		if o.results[i].mayPass() { // has no guards, so it can't be among moved
+		if o.results[i].mayPass() { // without guards, it can't be among moved
 			now[i] = o.results[i].read
 		}
 	}
@@ -65,7 +66,7 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 		changed := make(map[string]bool) // keys of entities that this round changes
 		for _, h := range hands {
 			if h.view != nil && h.view.hasRead(changed) {
-				width = max(1, width/2) // the function runs again, after it has read outdated data
+				width = max(1, width/2) // the calls of this page have read each other's writes, so fewer overlap
 				continue
 			}
 			for _, name := range append(o.results[h.place].writes(), h.r.writes()...) {
@@ -79,10 +80,10 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 	return p.complete(ctx, o)
 }
 
-// rerunAll runs the function again on the entities at the given places, and returns their new
-// results. If the page must end early, it ends before the entity at the place cut. now has the
-// state of each entity with which the function runs. out has the errors of entities on which it
-// does not run again, see Again. Both are by place.
+// rerunAll runs the function again on the entities at the given places (indexes in the page), and
+// returns their new results. If the page must end early, cut is the place before which it ends. The
+// argument now has the state of each entity with which the function runs. The argument out has the
+// errors of entities on which it does not run again, see [Page.Again]. Both are by place.
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
 ) (all []*hand, cut int, err error) {
@@ -102,7 +103,7 @@ func (p *Page) rerunAll(
 	var calls sync.WaitGroup
 	var panicked any
 	var mu sync.Mutex
-	for some := range slices.Chunk(hands, p.inCall()) { // a chunk is the entities of one call
+	for some := range slices.Chunk(hands, p.inCall()) { // a chunk has the entities of one call
 		if ctx.Err() != nil {
 			break
 		}
@@ -127,7 +128,7 @@ func (p *Page) rerunAll(
 	}
 	calls.Wait()
 	if panicked != nil {
-		panic(panicked) // panic again in the delivery's goroutine, which handles it
+		panic(panicked) // the delivery's goroutine handles the panic
 	}
 	return all, cut, cmp.Or(ctx.Err(), err)
 }
@@ -158,7 +159,7 @@ func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refuse
 		for _, h := range g.hands {
 			h.r, h.view = p.fails(h.r.at, h.r.read, err), nil
 		}
-		return 0, nil // an abandoned call may still write into these
+		return 0, nil // an abandoned call may still write into the group's results
 	}
 	return end, refused
 }

@@ -13,34 +13,40 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A hand is one entity of the page while the function is called for it. There may be several calls,
-// one after the other.
+// A hand is one entity of the page while the function is called for it. If calls fail for now,
+// there may be several, one after the other.
 type hand struct {
 	place int    // the entity's index in the page
 	r     result // the outcome of the last call
 	view  *view  // the last call's access to other entities
 }
 
-// A group has the entities of one call of the function: a single entity, or a batch.
+// A group has the entities of one call of the mapper's function: a single entity, or a batch.
 type group struct {
 	hands []*hand
-	first bool // whether the page has already waited for this call, so that it may start at once
-	// whether to record what the calls read, because calls for earlier entities are still running
-	notes   bool
-	pass    *pace.Pass // the permission of the brake (pace.Brake) for the current call
-	narrows *narrowing // the search for entities at fault to which the group belongs; nil: none
+	// first says that the page has already waited for this call, so that it may start immediately.
+	first bool
+	// notes says whether to record what the calls read, because calls for earlier entities still
+	// run.
+	notes bool
+	// pass is the permission to make the current call, from the brake (pace.Brake).
+	pass *pace.Pass
+	// narrows is the search for entities at fault to which the group belongs. It is nil if there is
+	// none.
+	narrows *narrowing
 }
 
-// A called is the effect of a group's call on the whole page.
+// A called says what a group's call means for the whole page.
 type called struct {
 	end *hand // the entity before which the page ends; nil: the page continues
-	// whether the call timed out and may still run, so that nothing which it shares may be used
+	// abandoned says that the call timed out and may still run. So nothing that it shares may be
+	// used.
 	abandoned bool
 	waited    time.Duration // how long the page has waited
 	err       error         // an error with which the whole page fails
 }
 
-// callsInPage is the largest number of calls for an entity in one page while a service refuses its
+// callsInPage is the largest number of calls for one entity in a page, if a service refuses its
 // calls for now ([mapper.RetryAfter]).
 const callsInPage = 3
 
@@ -48,8 +54,8 @@ var errWaits = errors.New("the service that the function calls has refused too m
 
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
-// call runs the function on a group when the job's rate and its brake (pace.Brake) allow it. It
-// stores the outcomes in g.hands.
+// call runs the function on a group as soon as the job's rate and its brake (pace.Brake) allow it.
+// It stores the outcomes in g.hands.
 //
 // A service may refuse the calls for some entities for now. The page then waits, and calls the
 // function for these entities again, with at most callsInPage calls in all. If the service still
@@ -118,10 +124,10 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 	}
 }
 
-// giveUp ends the calls for the entities in later, which a service has still refused in the last
-// attempt of this page. got is the effect of the group's calls so far. The page ends before the
-// first of these entities that has to wait. If none has to wait, the page continues. after is how
-// long the service asks to wait.
+// giveUp ends the calls for the entities in later, which a service has refused in all calls of this
+// page. The argument after is how long the service asks to wait, and got is the effect of the
+// group's calls so far. The page ends before the first of these entities that has to wait. If none
+// has to wait, the page continues.
 func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]
@@ -137,7 +143,7 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 }
 
 // endOf describes the end of a call for the brake (pace.Brake). It also returns the entities that a
-// service has refused for now. whole is an error of the whole batch.
+// service has refused for now. The argument whole is the error of the whole call, or nil.
 func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	n := pace.Calls{All: len(hands)}
 	for _, h := range hands {
@@ -159,15 +165,15 @@ func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
 	return e, later
 }
 
-// resume resets the results of entities, so that the function can be called for them again.
+// resume resets the results of these entities, so that the function can be called for them again.
 func (p *Page) resume(hands []*hand) {
 	for _, h := range hands {
 		h.r, _ = p.look(h.r.at, h.r.read)
 	}
 }
 
-// ends makes the page end before an entity. If this is the page's first entity, the range is
-// postponed, with the given refusal as the reason.
+// ends makes the page end before an entity. If this is the page's first entity, the whole page
+// fails with the given refusal, so that its range is postponed.
 func (c called) ends(before *hand, refusal error) called {
 	if c.end = before; before.place == 0 {
 		c.err = refusal
@@ -175,12 +181,12 @@ func (c called) ends(before *hand, refusal error) called {
 	return c
 }
 
-// A ran is the outcome of one call of the function, besides its results for entities.
+// A ran is the outcome of one call of the function, apart from its results for entities.
 type ran struct {
 	abandoned bool  // whether the call timed out and may still run
 	whole     error // the error of the whole call; nil: none
-	// why the call has no effect: the function has announced calls of a service that it may not
-	// make
+	// refused says why the call has no effect: the function has announced calls of a service that
+	// it may not make.
 	refused error
 }
 
@@ -222,8 +228,8 @@ func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand)
 	return got
 }
 
-// callFor calls the function for a batch. If the function takes only one entity, the batch has only
-// that one.
+// callFor calls the function for a batch of entities. If the function takes only one entity, the
+// batch has one.
 func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]function.Answer, error) {
 	if p.BatchSize > 0 {
 		return p.Batch(ctx, batch)
@@ -233,7 +239,7 @@ func (p *Page) callFor(ctx context.Context, batch []function.Subject) ([]functio
 	return []function.Answer{{Effect: e}}, err
 }
 
-// left is called if a call did not return. The parameter left says why: the call timed out, or it
+// left handles a call that did not return. The parameter left says why: the call timed out, or it
 // ended its goroutine. The method tells the brake (pace.Brake), and returns the error with which
 // the call's entities fail.
 func (p *Page) left(g *group, left error) error {
@@ -245,8 +251,8 @@ func (p *Page) left(g *group, left error) error {
 	return p.abandoned(g, left)
 }
 
-// abandoned is called if a call did not return, for the reason in the parameter left. It makes the
-// call's further reads fail, and returns the error with which the call's entities fail.
+// abandoned handles a call that did not return, for the reason in the parameter left. It makes
+// further reads of this call fail, and returns the error with which the call's entities fail.
 func (p *Page) abandoned(g *group, left error) error {
 	for _, h := range g.hands {
 		if h.view != nil {
@@ -260,8 +266,8 @@ func (p *Page) abandoned(g *group, left error) error {
 }
 
 // A BatchError says that a page must be retried with smaller batches, because a call for several
-// entities failed, and it is unknown which of them is the cause. The call took too long, ended its
-// goroutine, or needs more calls of a service than the rate allows.
+// entities failed. It is unknown which of the entities is the cause. The call took too long, ended
+// its goroutine, or needs more calls of a service than the rate allows.
 type BatchError struct {
 	Entities int
 	Cause    error
@@ -269,16 +275,16 @@ type BatchError struct {
 
 func (e BatchError) Error() string { return fmt.Sprintf("a batch of %d: %v", e.Entities, e.Cause) }
 
-// A narrowing is the search for the entities that make a batch fail. It runs the function on
-// smaller and smaller parts of the batch.
+// A narrowing is the search for the entities that make a batch fail. The function runs on smaller
+// and smaller parts of the batch.
 type narrowing struct {
 	begun    time.Time
 	alone    int  // number of entities on which the function has failed alone
 	accepted bool // whether the function has succeeded on a part of the entities
 }
 
-// note adds the outcome of one call of the function to the search. whole is the error of the whole
-// call; nil if there is none.
+// note adds the outcome of one call of the function to the search. The argument whole is the error
+// of the whole call; nil if there is none.
 func (n *narrowing) note(hands []*hand, whole error) {
 	switch {
 	case whole == nil:
@@ -289,16 +295,16 @@ func (n *narrowing) note(hands []*hand, whole error) {
 }
 
 // hopeless reports whether the function is at fault, and not some entities of the batch. This is so
-// if more than 10 entities have failed alone. If a part of the batch has succeeded, they must also
-// be more than 5% of a page.
+// if it has failed on more than 10 entities alone. If it has succeeded on a part of the batch,
+// these must also be more than 5% of a page, whose number of entities is the argument.
 func (n *narrowing) hopeless(page int) bool {
 	return pace.TooMany(n.alone, n.alone) && (!n.accepted || pace.TooMany(n.alone, page))
 }
 
-// narrow runs the function on each half of a batch that has failed as a whole, and on the halves of
-// a half that fails. The parameter call runs it on one part. got is the effect of the calls so far.
-// If the function is at fault, narrow stops, and the other entities fail with the batch's error. If
-// the page's time is over, the page ends before the next half.
+// narrow runs the function on each half of a batch that has failed as a whole, and then on the
+// halves of a half that fails. The parameter call runs it on one part, and got is the effect of the
+// calls so far. If the function is at fault, narrow stops, and the other entities fail with the
+// batch's error. If the page's time is over, the page ends before the next half.
 func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
 	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
 	half := (len(failed) + 1) / 2
@@ -321,10 +327,10 @@ func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *grou
 	return got
 }
 
-// await waits until the job's rate and its brake (pace.Brake) allow a call for the entity at place.
-// It stores the brake's permission in g.pass. It returns how long it has waited; before is how long
-// the page has already waited for this group. If the wait would be too long for the page, ok is
-// false.
+// await waits until the job's rate and its brake (pace.Brake) allow a call for the entity at place,
+// its index in the page. It stores the brake's permission in g.pass. The argument before is how
+// long the page has already waited for this group. await returns how long it has waited now. If the
+// wait would be too long for the page, ok is false.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {
@@ -348,7 +354,7 @@ func (p *Page) await(
 	return false, waited, err
 }
 
-// keep stores the outcome of a call in the entity's result. The outcome is an effect or an error.
+// keep stores the outcome of a call in the entity's result: the effect e, or the error err.
 func (p *Page) keep(h *hand, e *function.Effect, err error) {
 	h.view.close()
 	r := &h.r

@@ -14,13 +14,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// others has the other entities that the function has read, in their database states. It also
-// records which entities the page writes.
+// others has the other entities that calls of the function have read, with their states in the
+// database. It also says which results of the page write which entities.
 type others struct {
 	stamps map[string]wire.Stamp // states in the database, by encoded key
 
-	wrote map[string][]int // places of the results that write an entity, by the entity's encoded key
-	upTo  int              // number of results that wrote includes
+	// wrote has, for each encoded key, the places (indexes in the page) of the results that write
+	// this entity.
+	wrote map[string][]int
+	upTo  int // number of results that wrote includes
 }
 
 // note records the state of an entity in the database.
@@ -32,8 +34,8 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 }
 
 // before returns the state of an entity that the function sees when it runs on the page's entity at
-// place. This includes the page's writes for earlier entities. It returns false if the state is not
-// known yet.
+// place, an index in the page. This includes the page's writes for earlier entities. The bool is
+// false if the state is not known yet and must be read.
 func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
@@ -48,8 +50,8 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	return function.Seen{Key: key, Stamp: stamp}, ok, nil
 }
 
-// writer returns the place of the last result before place that writes the entity with the encoded
-// key name. It returns -1 if none does.
+// writer returns the place (index in the page) of the last result before place that writes the
+// entity with the encoded key name, or -1 if none does.
 func (o *Results) writer(place int, name string) int {
 	if o.known.wrote == nil {
 		o.known.wrote = make(map[string][]int)
@@ -66,7 +68,7 @@ func (o *Results) writer(place int, name string) int {
 	return -1
 }
 
-// writes returns the encoded keys of all entities that a result writes.
+// writes returns the encoded keys of all entities that the function writes in a result.
 func (r *result) writes() (names []string) {
 	if r.effect == nil {
 		return nil
@@ -79,10 +81,10 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace sets the result at place i to r. The parameter todo has the places of the entities on
-// which the function still has to run again. Calls for later entities may have read something that
-// the old or the new result writes. replace adds the places of these entities to todo, and the
-// stamps with which they were read to now. It returns todo.
+// replace sets the result at the place i to r. A place is an index in the page. Calls for later
+// entities may have read something that the old or the new result writes. The function must run
+// again on these entities. So replace adds their places to todo, which it returns, and adds the
+// stamps with which they were read to now.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
@@ -106,32 +108,33 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	return todo
 }
 
-// mayPass reports whether a failed entity may succeed if the function runs again on newer data. It
-// is unknown what a failed call has read, so any change may matter.
+// mayPass reports whether a failed entity may succeed if the function runs again on newer data. The
+// page does not know what a failed call has read, so any change may matter.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view is a call's access to other entities. It shows the page's writes for earlier entities. It
-// is closed when the call has returned or was abandoned. Results.mu guards everything that it
-// shares with the page and with other calls.
+// A view is the access that a call of the function has to other entities. It shows the page's
+// writes for earlier entities. It is closed when the call has returned or was abandoned. Results.mu
+// guards everything that it shares with the page and with other calls.
 type view struct {
 	get     source.Get
 	outcome *Results
-	place   int  // the place of the entity of the call
+	place   int  // the call's entity, as an index in the page
 	notes   bool // whether to record what the call reads
 
 	closed bool
 	reads  []reading
 }
 
-// A reading records that a call of the function has read an entity. name is the entity's encoded
-// key. by is the place of the result that had written it; -1: the state came from the database.
+// A reading records that a call of the function has read an entity. The field name is the entity's
+// encoded key. The field by is the place in the page of the result that had written it, or -1 if
+// the state came from the database.
 type reading struct {
 	name string
 	by   int
 }
 
-// before returns the state of an entity that the call must see, and false if the state is not known
-// yet. It includes the writes for all earlier entities of the page. If v.notes is set, before
+// before returns the state of an entity that the call must see, including the page's writes for
+// earlier entities. The bool is false if the state is not known yet. If v.notes is set, before
 // records the reading.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
@@ -141,8 +144,8 @@ func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	return v.outcome.before(v.place, key)
 }
 
-// stale reports whether the call has read something outdated: after the read, an earlier entity's
-// call has written the same entity.
+// stale reports whether the call has read something that is outdated: after the read, the call for
+// an earlier entity of the page has written it.
 func (v *view) stale() bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -164,7 +167,7 @@ func (v *view) close() {
 	v.closed = true
 }
 
-// Known returns the state of an entity, if it is known without a read from the database.
+// Known returns the state of an entity, and true if it is known without a read from the database.
 func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -175,7 +178,7 @@ func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	return s, ok && err == nil
 }
 
-// Look returns the states of entities. It reads from the database those that are not known yet.
+// Look returns the states of entities. It reads from the database the ones that are not known yet.
 func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen, error) {
 	all := make([]function.Seen, len(keys))
 	unknown, err := v.seen(keys, all)
@@ -206,8 +209,8 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	return all, nil
 }
 
-// seen sets the elements of the parameter all to the states of the entities with these keys. It
-// returns the indexes of entities whose states are not known yet.
+// seen sets the elements of all to the states of the entities with these keys. It returns the
+// indexes of entities whose states are not known and must be read.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -259,9 +262,9 @@ func has[V any](m map[string]V, name string) bool {
 	return ok
 }
 
-// lookAhead reads other entities that the function will need for a chunk, in one call of the
-// database. If the mapper does not name their keys (Page.Keys), lookAhead does nothing. It ignores
-// an error: the function then reads again, and gets the error.
+// lookAhead reads other entities that the function will need for a chunk of the page, in one call
+// of the database. If the mapper does not name their keys (Page.Keys), it does nothing. It ignores
+// an error, because the function then reads again, and gets the error.
 func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if p.Keys == nil {
 		return

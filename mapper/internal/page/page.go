@@ -21,7 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Page runs a function over its entities. Its fields say how.
+// A Page runs a mapper's function over a group of entities that are committed together. Its fields
+// say how.
 type Page struct {
 	Job   *record.Job
 	Range *datastore.Key // the record of the page's range
@@ -40,29 +41,32 @@ type Page struct {
 
 	AtOnce int // maximum number of calls of the function that overlap; 0 or 1: calls do not overlap
 
-	// whether the page has a single entity, in a range of its own, because it has failed before
-	Alone     bool
-	Attempts  int64       // number of attempts on that entity, including this one
-	Impatient bool        // whether the range has waited so long for a service that its first entity may now fail
-	Late      Late        // reports whether the page should end early, to share its work; nil: it never should
-	Ends      func() bool // reports whether the page must end after the current entity, because its process drains
+	// Alone says that the page has a single entity, in a range of its own, because it has failed
+	// before.
+	Alone    bool
+	Attempts int64 // number of attempts on that entity, including this one
+	// Impatient says that the range has waited for a service for so long that its first entity may
+	// now fail.
+	Impatient bool
+	Late      Late        // reports whether the page should end early for idle workers; nil: never
+	Ends      func() bool // reports whether the page must end after the current entity, because the process will end
 
-	// Progress is called after each entity, with the function's time so far. half says whether half
-	// of the page is done. Progress may be nil.
+	// Progress is called after each entity. The argument ran is how long the function has run so
+	// far, and half says whether half of the page is done. Progress may be nil.
 	Progress func(ran time.Duration, half bool)
 
 	// Calls waits until the job's rate allows a call of the function to make n calls of a service.
-	// before is the number that this call of the function has already announced. first is set for
-	// the page's first entity. After an error, the page ends before the entities of the call. If
-	// Calls is nil, there is no limit.
+	// The argument before is the number of calls that this call of the function has already
+	// announced, and first is set for the page's first entity. If Calls returns an error, the page
+	// ends before the entities of the call. If Calls is nil, there is no limit.
 	Calls     func(ctx context.Context, n int, before int64, first bool) error
 	Announced *atomic.Int64 // the total number of calls of a service that Calls has allowed
 	calls     *callers
 
 	Begin   time.Time     // when the function may first be called, by the job's rate
-	Spacing time.Duration // time between starts of calls, by the job's rate; 0: the job has no rate
+	Spacing time.Duration // time between the starts of calls, by the job's rate; 0: no rate
 
-	Paces  *pace.Book[record.Ref] // receives the observed speed of the job
+	Paces  *pace.Book[record.Ref] // receives the measured speed of the job
 	Pause  time.Duration          // how long a call may wait while the brake (pace.Brake) slows the job
 	Strays *atomic.Int64          // number of abandoned calls in the process
 }
@@ -79,23 +83,25 @@ func (e TooSlowError) Error() string {
 func (e TooSlowError) Kind() string { return "timeout" }
 
 // maxRead is the number of entities in the page's first read. Together with the range's record,
-// they fill one lookup.
+// they fill one lookup of the database.
 const maxRead = record.MaxPageSize - 1
 
-// A chunk is a part of a page whose entities are read in one call of the database.
+// A chunk is a part of a page whose entities are read in one call of the database. Its counters
+// tell which of them are processed.
 type chunk struct {
 	at       []*keyspace.Position
 	entities []wire.Stamp
 	next     int // index of the next entity to handle
 	bytes    int // total size of the entities handled so far
 
-	// The state at the last report of the job's speed.
+	// The values of the counters at the last report of the job's speed.
 	told                 time.Time
 	known, writes        int
 	knownBytes, compared int
 }
 
-// tell reports the speed of the job in this chunk, since the last report.
+// tell adds the speed of the job in this chunk, since the last report, to the process's
+// measurements.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
@@ -141,7 +147,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 	return o, p.complete(ctx, o)
 }
 
-// inCall returns the maximum number of entities in a call of the function.
+// inCall returns the largest number of entities in a call of the function.
 func (p *Page) inCall() int { return max(1, p.BatchSize) }
 
 // complete gets IDs from the database for entities that the function has put with incomplete keys.
@@ -174,12 +180,12 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	return nil
 }
 
-// mostAllocated is the maximum number of keys in a call of Complete. It is less than the 1,000 keys
-// of a lookup.
+// mostAllocated is the largest number of keys in a call of Complete. It is less than 1,000, the
+// limit of keys in a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over the entities of a chunk. The last parameter is the page's start.
-// full is true if the page must end before the end of the chunk.
+// runChunk runs the function over the entities of a chunk. The last argument is the start of the
+// page. The bool full says that the page must end before the end of the chunk.
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
@@ -222,7 +228,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 			hung := time.Duration(0)
 			if errors.Is(left, function.ErrTimeout) {
 				hung = limit
-				// the entities that were read with this chunk may have changed since
+				// The entities that were read with this chunk may have changed while the call hung.
 				full = p.Mode == function.Update
 			}
 			dealt(p.fails(c.at[c.next], c.entities[c.next], p.left(g, left)), hung)
@@ -245,7 +251,7 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 
 // look prepares the result of an entity, and reports whether the function must run on it. The
 // entity may have changed since its key was read. If it is no longer at its position in the query,
-// the function does not run.
+// the function must not run.
 func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool) {
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
 	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
@@ -262,15 +268,15 @@ func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool
 	return r, true
 }
 
-// fails returns the result of an entity that fails with the error err. read is the state of the
-// entity that the function got.
+// fails returns the result of an entity that fails with the error err. The argument read is the
+// state of the entity that the function got.
 func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	f := &record.Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
 	return result{at: at, read: read, failure: f}
 }
 
-// keepsPlace returns an error if the effect e of the function would move an entity in the order of
-// the query. The parameter before is the entity's state before the change.
+// keepsPlace returns an error if the effect e of the function would move an entity to another place
+// in the query's order. The argument before is the entity's state before the change.
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
@@ -280,7 +286,7 @@ func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Eff
 	return nil
 }
 
-// pause waits for d, and returns how long it has waited.
+// pause waits for d, or until ctx ends, and returns how long it has waited.
 func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
 	if d <= 0 {
 		return 0, nil

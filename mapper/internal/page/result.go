@@ -11,12 +11,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is the outcome for one entity of a page. The page's totals are computed from the results
-// in the order of the entities. So a single result can be replaced.
+// A result is the outcome for one entity of a page. The page's totals are calculated from the
+// results in the order of the entities, so that a single result can be replaced.
 type result struct {
-	at      *keyspace.Position
-	read    wire.Stamp       // the entity's state that the function got
-	compare bool             // whether the entity was read, so that the commit must check that it is unchanged
+	at   *keyspace.Position
+	read wire.Stamp // the entity's state that the function got
+	// compare says that the entity was read, so that the commit must check that it is unchanged.
+	compare bool
 	effect  *function.Effect // the writes that the function has asked for; nil: it has failed, or did not run
 	failure *record.Failure  // the failure; nil: there is none
 	bytes   int              // size of the entity if the function has collected a value from it, otherwise 0
@@ -25,7 +26,7 @@ type result struct {
 	completed  []*datastore.Key
 
 	ran   bool // whether the function has run to its end
-	moves int  // how often other clients had changed the entity, so that the function ran again
+	moves int  // number of times that the function ran again because other clients had changed the entity
 }
 
 // A sum has the totals of a page's results.
@@ -36,7 +37,7 @@ type sum struct {
 	Failures  []record.Failure
 	Bytes     int   // size of the mutations, and of the entities from which values were collected
 	Collected []any // values that the function has collected
-	Compared  int   // number of entities that the commit does not write, and must find unchanged
+	Compared  int   // number of entities that the commit does not write, but must find unchanged
 
 	// Own has the page's entities that are written, and Others the other entities that are written.
 	Own, Others []*datastore.Key
@@ -48,7 +49,8 @@ type sum struct {
 	Examples []record.Example // examples of what a rehearsal would write
 
 	written map[string]bool // keys of other entities that are put or deleted
-	// keys of other entities that are inserted, so the commit requires that they do not exist
+	// inserted has the keys of other entities that are inserted. The commit requires that they do
+	// not exist.
 	inserted map[string]bool
 	writes   int // total number of mutations
 }
@@ -108,8 +110,8 @@ func (s *sum) add(r *result) {
 }
 
 // takes reports whether the commit of a page with this sum can include one more entity of the page.
-// at is the entity's key, and e its effect; nil if the effect is unknown. There are two reasons why
-// it can't:
+// The argument at is the entity's key, and e is its effect, or nil if that is unknown. There are
+// two reasons why it can't:
 //
 //   - The page has already written the entity, so the function must read it after the commit.
 //   - The page and e write the same other entity, and one of the writes depends on that entity's
@@ -134,7 +136,8 @@ func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	return true
 }
 
-// A Guard is an entity that must be unchanged when the page's commit takes effect.
+// A Guard is an entity that must be unchanged when the page's commit takes effect. Otherwise the
+// commit fails.
 type Guard struct {
 	Key  *datastore.Key
 	Was  wire.Stamp
@@ -144,8 +147,8 @@ type Guard struct {
 }
 
 // Guards returns the entities that must be unchanged when the page commits. These are entities that
-// the page inserts, or overwrites after reading them. If a result writes anything, everything that
-// its call has read is guarded, too.
+// the page inserts, or overwrites after it has read them. If the function writes anything for an
+// entity of the page, everything that this call has read is guarded, too.
 func (o *Results) Guards() (all []Guard) {
 	if o.visits {
 		return nil
@@ -184,8 +187,8 @@ func (o *Results) Guards() (all []Guard) {
 	return all
 }
 
-// Mutations returns the writes of the page's commit, without the range's record. If several results
-// write the same entity, the last mutation replaces the earlier ones.
+// Mutations returns the writes of the page's commit, without the record of the page's range. If
+// several results write the same entity, the last mutation replaces the earlier ones.
 func (o *Results) Mutations() []wire.Mutation {
 	all := make([]wire.Mutation, 0, o.Writes())
 	var last map[string]int // indexes of the mutations of other entities, by encoded key

@@ -10,33 +10,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A crew calls the function for several entities of a chunk at the same time, or for batches of
-// them. Calls start in the order of the entities, and results are added in this order. A call may
-// have read something that an earlier entity's call has then written. In this case, the function
-// runs again. So the page's results are the same as with one call at a time.
+// A crew runs the function on several entities of a chunk (a part of a page) at the same time, or
+// on batches of them. Calls start in the order of the entities, and results are added in this
+// order. A call may have read an entity that the call for an earlier entity has written afterwards.
+// In this case, the function runs again. So the page's results are the same as with one call at a
+// time.
 type crew struct {
 	page    *Page
 	results *Results
 	chunk   *chunk
 	begun   time.Time // start of the page
 
-	base    int     // the place in the page of the chunk's first entity
+	base    int     // index in the page of the chunk's first entity
 	taken   int     // number of the chunk's entities for which calls were prepared
 	turns   []*turn // calls that have started and whose results are not added yet, in order
-	again   *turn   // the call that must run again next; nil: none
+	again   *turn   // the call that must be repeated next; nil: none
 	atOnce  int     // maximum number of calls at the same time
 	batch   int     // maximum number of entities in a call
 	running int
 	ended   chan *turn
-	bytes   int // size of the results that are not added yet, of ended calls
+	bytes   int // size of the results of ended calls that are not added yet
 
 	over     bool // whether no further call may start
-	cut      bool // whether no further result is added
+	cut      bool // whether no further result may be added
 	err      error
 	panicked any
 
-	// clock is the share of one call in the time from the start of the chunk up to the time at.
-	// Calls that run at the same time share the time equally.
+	// clock is how much time one call would have got since the start of the chunk, up to the time
+	// at. Calls that run at the same time share the time equally.
 	clock time.Duration
 	at    time.Time
 
@@ -45,10 +46,10 @@ type crew struct {
 	since time.Time // when this call started to wait; zero: it does not wait
 }
 
-// A turn is the state of one call of a crew.
+// A turn is the state of one call of the function by a crew.
 type turn struct {
 	group         // the entities of the call
-	all   []*hand // the call's entities, and the entities between them that need no call
+	all   []*hand // the call's entities, and entities between them on which the function need not run
 	called
 	left     error // why the call did not return: it timed out, or it ended its goroutine
 	panicked any
@@ -59,15 +60,16 @@ type turn struct {
 	done  bool
 }
 
-// runTogether runs the function over the entities of a chunk. It does the same as runChunk, but
-// with overlapping calls or with batches.
+// runTogether does the same as runChunk, but with overlapping calls or with batches: it runs the
+// function over the entities of a chunk. The bool full says that the page must end before the end
+// of the chunk.
 func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: max(1, p.AtOnce),
 		batch: p.inCall(), ended: make(chan *turn, max(1, p.AtOnce)), at: time.Now()}
 	for {
 		wait := w.begin(ctx)
 		w.add()
-		if w.running == 0 && wait == 0 { // no call waits to run again, because it would be running now
+		if w.running == 0 && wait == 0 { // no call waits to be repeated, because it would be running now
 			break
 		}
 		w.await(ctx, wait)
@@ -75,13 +77,13 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	}
 	p.Paces.Brake(p.Job.Ref()).Leave(w.pass)
 	if w.panicked != nil {
-		panic(w.panicked) // panic again in the delivery's goroutine, which handles it
+		panic(w.panicked) // the delivery's goroutine handles the panic
 	}
 	return w.over, w.err
 }
 
-// begin starts as many calls as may run at the same time. wait is how long the next call has to
-// wait for the job's rate. If it is 0, the next call waits for the end of another call.
+// begin starts as many calls as may run at the same time. The result wait is how long the next call
+// has to wait for the job's rate. If it is 0, the next call waits for the end of another call.
 func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	for w.running < w.atOnce {
 		if t := w.again; t != nil {
@@ -146,9 +148,9 @@ func (w *crew) take(t *turn) {
 	w.turns = append(w.turns, t)
 }
 
-// share divides the time of a call among its entities. The parameter share is the call's part of
-// the time that it shared with overlapping calls. hung is the part of it in which the call waited
-// or timed out.
+// share divides the time of a call among its entities. The argument share is the call's part of the
+// time that it shared with overlapping calls. The argument hung is the part of share in which the
+// call waited or timed out.
 func (w *crew) share(t *turn, share, hung time.Duration) {
 	n := time.Duration(len(t.all))
 	for range t.all {
@@ -156,7 +158,7 @@ func (w *crew) share(t *turn, share, hung time.Duration) {
 	}
 }
 
-// full reports whether the page must end before the entity at place.
+// full reports whether the page must end before the entity at place, its index in the page.
 func (w *crew) full(place int) bool {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -172,12 +174,12 @@ func (w *crew) fail(err error) {
 	w.end()
 }
 
-// end ends the page before the next result that is not added yet.
+// end makes the page end before the next result that is not added yet.
 func (w *crew) end() { w.over, w.cut, w.again = true, true, nil }
 
-// mayBegin returns how long the call for the entity at place has to wait for the job's rate and its
-// brake (pace.Brake): see Page.await. If this is too long, no further call starts, and the page
-// ends there.
+// mayBegin returns how long the call for the entity at place (its index in the page) has to wait
+// for the job's rate and its brake, see Page.await. If this is too long, no further call starts,
+// and the page ends there.
 func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	p, now := w.page, time.Now()
 	if wait := p.Begin.Add(time.Duration(place) * p.Spacing).Sub(now); wait > 0 {
@@ -221,7 +223,8 @@ func (w *crew) start(ctx context.Context, t *turn) {
 	}()
 }
 
-// await waits until a call ends, or until the given time has passed. 0 means no limit.
+// await waits until a call ends, or until the time wait has passed. If wait is 0, it waits for a
+// call.
 func (w *crew) await(ctx context.Context, wait time.Duration) {
 	if wait == 0 { // so a call is running, see runTogether
 		w.finish(<-w.ended)
@@ -245,7 +248,8 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// finish records that a call has ended, and its time. Its results are added later, in order.
+// finish records that a call has ended, and how long it took. Its results are added later, in
+// order.
 func (w *crew) finish(t *turn) {
 	w.tick(time.Now())
 	w.running--
@@ -259,7 +263,7 @@ func (w *crew) finish(t *turn) {
 	}
 	if errors.Is(t.left, function.ErrTimeout) {
 		hung = share
-		// the entities that were read with this chunk may have changed since
+		// The entities that were read with this chunk may have changed while the call hung.
 		w.over = w.over || w.page.Mode == function.Update
 	}
 	if t.left != nil {
@@ -273,8 +277,8 @@ func (w *crew) finish(t *turn) {
 }
 
 // leave records the outcome of a call that did not return, because it timed out or ended its
-// goroutine. Its entity fails. If the call has a batch, the page ends before the batch instead. If
-// this is the page's first batch, the page is retried with fewer entities.
+// goroutine. Its entity fails. If the call has several entities, the page ends before them instead.
+// If these are the page's first entities, the page is retried with smaller batches.
 func (w *crew) leave(t *turn) {
 	err := w.page.left(&t.group, t.left)
 	first := t.hands[0]
@@ -288,7 +292,7 @@ func (w *crew) leave(t *turn) {
 	}
 }
 
-// load returns the number of bytes that a result adds to the page's commit.
+// load returns how many bytes a result adds to the page's commit.
 func (r *result) load() int {
 	if r.effect == nil {
 		return 0
@@ -296,8 +300,8 @@ func (r *result) load() int {
 	return r.effect.Bytes + r.bytes
 }
 
-// add adds the results of ended calls in the order of the entities, up to the first call that still
-// runs.
+// add adds the results of ended calls to the page in the order of the entities, up to the first
+// call that still runs.
 func (w *crew) add() {
 	for !w.cut && len(w.turns) > 0 && w.turns[0].done {
 		t := w.turns[0]
@@ -310,8 +314,8 @@ func (w *crew) add() {
 	}
 }
 
-// addNext adds the result of the next entity, which is entity i of the call t. It returns false in
-// two cases: the page ends before the entity, or the function must run again on it.
+// addNext adds the result of the next entity to the page: entity i of the call t. It returns false
+// if the page ends before the entity, or if the function must run again on it.
 func (w *crew) addNext(t *turn, i int) bool {
 	p, o, c, h := w.page, w.results, w.chunk, t.all[i]
 	switch {
@@ -336,15 +340,15 @@ func (w *crew) addNext(t *turn, i int) bool {
 	return true
 }
 
-// stale reports whether the function must run again on an entity. This is so if the call has read
-// something that an earlier entity's call has written afterwards.
+// stale reports whether the function must run again on an entity, because its call has read
+// something that the call for an earlier entity has written afterwards.
 func (w *crew) stale(t *turn, h *hand) bool {
 	return h.view != nil && !errors.Is(t.left, function.ErrTimeout) && h.view.stale()
 }
 
-// rerun runs the function again on entity i of the call t, and on later entities that need it. By
-// then, all earlier entities are done, so this call reads the same as in a run with one call at a
-// time. If the page's time is over, the page ends before the entity instead. The entities may
+// rerun runs the function again on entity i of the call t, and on the call's later entities that
+// need it. By then, all earlier entities are done, so this call reads the same as if calls did not
+// overlap. If the page's time is over, the page ends before the entity instead. The entities may
 // depend on each other, so rerun also halves the number of overlapping calls, and of entities in a
 // call.
 func (w *crew) rerun(t *turn, i int) {
@@ -369,7 +373,7 @@ func (w *crew) rerun(t *turn, i int) {
 	w.turns = append([]*turn{again, &rest}, w.turns[1:]...)
 }
 
-// tick divides the time since the last tick among the running calls.
+// tick divides the time since the last tick equally among the running calls.
 func (w *crew) tick(now time.Time) {
 	if w.running > 0 {
 		w.clock += now.Sub(w.at) / time.Duration(w.running)

@@ -17,9 +17,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range whose last page has killed its process. That page was at most a page of
-// the job's full size. So the cut is after such a page: the entity at fault lies before the cut,
-// and the part after the cut is not suspected. If there is no such part, pieces is nil.
+// unsuspected cuts a range whose last page has killed its process. That page had at most
+// job.PageSize entities. So unsuspected cuts after this number of entities: the entity at fault
+// comes before the cut, and the part after the cut is not suspected. If there is no such part, the
+// function pieces is nil.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
@@ -31,14 +32,13 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// A prefix is a function that returns the positions of a range's first entities that were already
-// read. A search for the n-th entity can then start at the last of these. If start is true, n
-// counts from the start of the range. The function may wait for a read in the background.
+// A prefix is a function that returns the positions at the start of a range that were read so far.
+// A search for the n-th entity can then start at the last of these. If start is true, n counts from
+// the start of the range. The function may wait for a read in the background.
 type prefix func(n int64, start bool) source.Prefix
 
-// planCut decides whether and where the range is cut. If it is cut, planCut sets plan.Pieces.
-// Boundaries that are not among the keys read so far must be searched; planCut only prepares that
-// search.
+// planCut decides whether and where the range is cut. If so, it sets plan.Pieces. It does not
+// search for boundaries that are not among the keys read so far: it only prepares this search.
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
@@ -55,10 +55,10 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns the facts by which [split.Load.Keep] decides how many entities the task gives away
-// to other workers. The task has already processed dealt entities of the plan's page. The argument
-// each is the function's time for one entity. The result ok is false if the task can't give any
-// entities away.
+// Load returns the facts by which [split.Load.Keep] decides how many entities the task gives to
+// other workers. The task has already processed the first dealt entities of the plan's page. The
+// argument each is the function's time for one entity. The bool ok is false if the task can't give
+// any entities away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -70,7 +70,8 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 }
 
 // Rest returns the plan's range as a piece for one worker. If the page is the last one of the
-// range, the number of entities is exact. Otherwise it is the estimate from the time of the plan.
+// range, the piece has the exact number of entities. Otherwise it has the estimate from the time of
+// the plan.
 func (p Plan) Rest() split.Piece {
 	s := p.Range
 	s.Workers = 1
@@ -81,9 +82,9 @@ func (p Plan) Rest() split.Piece {
 }
 
 // Give cuts the range after the plan's page has started, so that other workers can take a part. The
-// task has already processed dealt entities of the page, and keeps another keep entities. The other
-// pieces get their own tasks, and have the length each, in entities, or more. Give returns all
-// pieces, in order. The first one is the task's own.
+// task has already processed the first dealt entities of the page, and keeps the next keep
+// entities. The rest is cut into pieces of each or more entities, which get tasks of their own.
+// Give returns all pieces in order. The first one is the task's own.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -93,18 +94,18 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns the facts about this task that package split needs to decide cuts. The argument root
-// says that the task samples and counts the range first, as for a job's first range.
+// task returns the facts about this task by which package split decides where to cut. The argument
+// root says that the task first samples and counts the range, as for a job's first range.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.pageToCut()}
 }
 
-// mustNotCut reports whether the range must stay whole, because KeepWhole was called or because it
-// is suspected of killing processes.
+// mustNotCut reports whether the range must not be cut, because KeepWhole was called or because it
+// may have killed a process.
 func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
-// count counts the range's entities if package split needs the number, and stores it in s. It
-// reports whether the number in s is exact.
+// count counts the range's entities if package split needs their number for a cut, and stores it in
+// s. It reports whether the number in s is now exact.
 func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
 	t := p.task(root)
 	if p.mustNotCut() || !t.MayCut(*s) {
@@ -117,7 +118,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if most == 0 {
 		return false
 	}
-	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a longer range would be planned in the same way
+	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a further count would not change the plan
 		return false
 	}
 	p.counted = true
@@ -128,7 +129,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	return s.Exact
 }
 
-// survey samples the keys of the range, estimates how many entities it has, and stores both in s.
+// survey samples the keys of the range and estimates how many entities it has. It stores both in s.
 func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = p.job.Workers
 	if p.Strategy.SampleSize(s.Workers) == 0 {
@@ -156,7 +157,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		}
 	}
 	p.entitySize = inBackground(func() int64 {
-		n, _ := look.EntitySize(ctx, some) // the error does not matter, because the size only improves the plan
+		n, _ := look.EntitySize(ctx, some) // an error is ignored, because the size only improves the plan
 		p.Paces.Expect(job, n)
 		return n
 	})
@@ -166,8 +167,8 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	return nil
 }
 
-// inBackground calls f in a goroutine. The returned function waits for the result of f, and returns
-// it.
+// inBackground calls f in a goroutine. The function that it returns waits for the result of f and
+// returns it.
 func inBackground[T any](f func() T) func() T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
@@ -175,9 +176,9 @@ func inBackground[T any](f func() T) func() T {
 }
 
 // later carries out the cut c of the piece s in the background. It sets plan.Pieces to a function
-// that waits for the pieces. If the range is cut before its page is processed, the search for
-// boundaries starts at once. Otherwise [Plan.Progress] starts it. The goroutine must not use fields
-// of the Planner that may change meanwhile.
+// that waits for the resulting pieces. If the range is cut before its page is processed, the search
+// for boundaries starts at once, and otherwise in the callback of [Plan.Progress]. The goroutine
+// must not use fields of the Planner that may change meanwhile.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
@@ -196,7 +197,7 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		}
 		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
-			if len(pieces) == 1 { // the range is short, so cut it by the plan for short ranges
+			if len(pieces) == 1 { // the range is shorter than assumed, so it is cut by the plan for short ranges
 				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0],
 					find)
 			}
@@ -222,8 +223,8 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	}
 }
 
-// countPieces returns the pieces with their numbers of entities, which it counts in concurrent
-// calls. If the database can't count, it returns them unchanged.
+// countPieces returns the pieces with their numbers of entities. It counts the pieces at the same
+// time, each up to a limit. If the database can't count, it returns them unchanged.
 func (p *Planner) countPieces(
 	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
 ) []split.Piece {
@@ -247,8 +248,8 @@ func (p *Planner) countPieces(
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// finder returns a function that finds the n-th entity of a range (a [split.Finder]). It finds
-// entities among the known positions if it can, and otherwise by a query.
+// finder returns a [split.Finder] for a range: a function that finds the n-th entity after a
+// position. It looks among the positions that were read so far, and otherwise makes a query.
 func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -272,8 +273,8 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
-// EntitySize returns the mean size of an entity in bytes. It returns 0 if this planner has not
-// sampled entities.
+// EntitySize returns the mean size of an entity in bytes, or 0 if this planner has not sampled
+// entities.
 func (p *Planner) EntitySize() int64 {
 	if p.entitySize == nil {
 		return 0
@@ -282,7 +283,8 @@ func (p *Planner) EntitySize() int64 {
 }
 
 // AwaitCounts waits for the results of [Planner.EntitySize] and [Planner.Unsharded], which are
-// found in the background. If this planner has not started the second count, AwaitCounts does it.
+// found in the background. If this planner has not started to count for Unsharded, AwaitCounts
+// starts it.
 func (p *Planner) AwaitCounts(ctx context.Context) {
 	if p.unsharded == nil { // an earlier delivery of the task has cut the range
 		look := survey.Survey{Source: p.Source, Query: p.Query}
@@ -292,8 +294,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns how many entities of the query the job skips because they lack the property in
-// ShardBy. Call AwaitCounts first. A negative number means unknown.
+// Unsharded returns how many entities the job skips because they lack the property in ShardBy. A
+// negative number means unknown. Call AwaitCounts first.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

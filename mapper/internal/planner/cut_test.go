@@ -14,7 +14,7 @@ import (
 )
 
 // TestLoad checks what the planner knows about the rest of the range [1, 31) after 4 entities of a
-// page. It also checks whether the task can give that rest away to other workers.
+// page. It also checks whether the task can give this rest to other workers.
 func TestLoad(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -51,8 +51,8 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestGive checks how the rest of the range [1, 31) is given away to other workers after 4 entities
-// of a page.
+// TestGive checks how the rest of the range [1, 31) is cut for other workers after 4 entities of a
+// page.
 func TestGive(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -100,7 +100,7 @@ func TestKeepWhole(t *testing.T) {
 				continue
 			}
 			if plan.Range.Estimate != 100 || plan.Range.FairShare != 0 {
-				t.Errorf("%d entities, of which a worker has %d", plan.Range.Estimate, plan.Range.FairShare)
+				t.Errorf("%d entities, and a fair share of %d", plan.Range.Estimate, plan.Range.FairShare)
 			}
 		}
 	})
@@ -147,7 +147,7 @@ func TestCounts(t *testing.T) {
 				if got := p.Unsharded(); got != want {
 					t.Errorf("sharded by %q: %d have none of it, want %d", by, got, want)
 				}
-				if got := p.EntitySize(); (got > 0) != (by != "M" && !before) { // no sampled entity exists there
+				if got := p.EntitySize(); (got > 0) != (by != "M" && !before) { // no sampled entity has M
 					t.Errorf("sharded by %q, surveyed before: %v: an entity has %d bytes", by, before, got)
 				}
 				p.Close()

@@ -17,66 +17,74 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Planner plans the pages of one delivery: one run of a task for a range. It reads the positions
-// of the range's entities, and decides where the range is cut. After each page it continues with
-// the rest of the range.
+// A Planner plans the pages of one delivery, which is one run of a task for a range. It reads the
+// positions of the range's entities, and decides where the range is cut. After each page it
+// continues with the rest of the range.
 type Planner struct {
 	Query    query.Query
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-	Starts   bool // whether the plan is for the start of a job, which may only wait for short calls
+	// Starts says that the plan is for the start of a job, which a user waits for. So only short
+	// calls are allowed.
+	Starts bool
 
-	Paces *pace.Book[record.Ref] // the measured pace of each job in this process: its time and writes per entity
-	Wait  time.Duration          // the longest wait of a page for its job's rate
+	// Paces has what this process has measured for each job, such as the time and the writes for an
+	// entity.
+	Paces *pace.Book[record.Ref]
+	Wait  time.Duration // the longest wait of a page for its job's rate
 
 	job    *record.Job
 	record *record.Range
-	local  query.Query // the part of the query in the kind and namespace of the range
+	local  query.Query // the part of the query in the range's kind and namespace
 
-	keys     *source.Stream // reads keys from the range's start on
-	counted  bool           // whether the planner has counted the range, or tried to
-	unsought bool           // whether a cut was planned, but the page was too short to start it
-	divided  bool           // whether the rest is for one worker, and is cut only if it would end late
-	whole    string         // the ID of the range that KeepWhole protects from cuts
-	listed   string         // the ID of the range whose kinds and namespaces were already listed
+	keys    *source.Stream // reads keys from the range's start on
+	counted bool           // whether the planner has counted the range, or tried to
+	// unsought says that a cut was planned, but the page was too short to start the search for its
+	// boundaries.
+	unsought bool
+	// divided says that the rest is for one worker, which gives work away only if the rest would
+	// end late.
+	divided bool
+	whole   string // the ID of the range that KeepWhole protects from cuts
+	listed  string // the ID of the range whose kinds and namespaces were already listed
 
-	// Results of a survey, which samples and counts the range's entities. They are nil if this
-	// planner has made no survey.
+	// Results of a survey, which samples and counts the range's entities. They are nil or empty if
+	// this planner has made no survey.
 	entitySize    func() int64
-	unsharded     func() int64  // how many entities lack the property in ShardBy, see record.Range
-	countedPieces []split.Piece // the range's pieces, if their entities were counted before the cut
+	unsharded     func() int64  // returns how many entities lack the property in ShardBy, see record.Range
+	countedPieces []split.Piece // the pieces of the range, if their entities were counted before the cut
 }
 
-// A Plan holds the next page of a range, and the pieces into which the range is cut.
+// A Plan says which entities form the next page of a range, and whether and where the range is cut.
 type Plan struct {
-	At   []*keyspace.Position // the page's entities, in the order of the read
+	At   []*keyspace.Position // the positions of the page's entities, in the order in which they were read
 	Next *keyspace.Position   // the range's first entity after the page; nil: the range ends with the page
 
-	// Pieces returns the pieces into which the range is cut, as soon as their boundaries are found.
-	// If Pieces is nil, the range is not cut. The first piece contains the page, and this task
-	// continues with it. Each other piece becomes a new range with a task of its own.
+	// Pieces returns the pieces into which the range is cut. It waits until their boundaries are
+	// found. If Pieces is nil, the range is not cut. The first piece contains the page, and this
+	// task continues with it. Each other piece becomes a new range with a task of its own.
 	Pieces func() ([]split.Piece, error)
 	First  bool // whether the range is cut before the page is processed, and not in the page's commit
 
 	Range split.Piece // the range at the time of the plan
-	known prefix      // the positions of the range that were already read at the time of the plan
-	seek  func()      // starts the search for the boundaries of the pieces; nil: there is nothing to search
+	known prefix      // returns the positions of the range that were already read at the time of the plan
+	seek  func()      // starts the search for the boundaries of the pieces; nil: no search is needed
 }
 
-// Shorten reduces the page to its first n entities, if it has more.
+// Shorten reduces the plan's page to its first n entities. If it has at most n, nothing changes.
 func (p *Plan) Shorten(n int) {
 	if n < len(p.At) {
 		p.At, p.Next = p.At[:n], p.At[n]
 	}
 }
 
-// Progress returns a callback for the caller to call after each entity of the page. The callback's
+// Progress returns a callback, which the caller must call after each entity of the page. Its
 // argument ran is how long the mapper's function has run on the page so far. Its argument half says
-// that half of the page is done. Then the callback calls halfway, unless that is nil.
+// that half of the page is done. The callback then calls halfway, if that is not nil.
 //
-// If the plan cuts the range, the callback also starts the search for boundaries, once ran has
-// reached worthSeeking. Less work is not worth a cut.
+// If the plan cuts the range, the callback also starts the search for boundaries when ran reaches
+// worthSeeking. A shorter page is not worth a cut.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -89,7 +97,7 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 }
 
 // worthSeeking is how long the function must have run on a page of entities before the search for
-// boundaries starts. It is half of the least work that is worth a task of its own.
+// boundaries starts. It is half of the least time that is worth a separate task.
 const worthSeeking = split.WorthTask / 2
 
 // Plan reads the keys of a range's next page of entities, and decides where the range is cut.
@@ -129,9 +137,10 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	ready, known := p.peek(size + 1)
 	var found Plan
 	p.unsought = false
-	if p.count(ctx, &s, root) && (root || s.Estimate > int64(size)) { // the range may be long enough for several tasks
+	// The range may be long enough for several tasks.
+	if p.count(ctx, &s, root) && (root || s.Estimate > int64(size)) {
 		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
-			if !start || n > int64(size) { // the first positions are still being read
+			if !start || n > int64(size) { // the search does not wait for the positions that are still being read
 				return source.Prefix{}
 			}
 			return known()
@@ -140,8 +149,8 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if found.At, err = p.ahead(ready()); err != nil {
 		return Plan{}, err
 	}
-	known()                 // the positions that the stream has read by now
-	if len(found.At) == 0 { // the counted entities have been deleted meanwhile
+	known()                 // these are the positions that the stream has read by now
+	if len(found.At) == 0 { // the counted entities were deleted meanwhile
 		return Plan{}, nil
 	}
 	found.Shorten(size)
@@ -151,9 +160,9 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return p.planRest(ctx, found, s, root, size, func(int64, bool) source.Prefix { return known() })
 }
 
-// peek starts to read the next n positions of the range in the background. The returned function
-// ready waits for them. The returned function known also waits for them, and returns all positions
-// of the range that were read so far.
+// peek starts to read the next n positions of the range in the background. It returns two functions
+// that wait for this: ready returns the n positions, and known returns all positions of the range
+// that were read so far.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
 	keys := p.keys
 	ready = keys.PeekLater(n)
@@ -165,9 +174,9 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest decides where the range is cut after the page in found, and returns found with that cut.
-// root says whether the task samples and counts the range first, and size is the largest number of
-// entities in the page. The parameter known is as for planCut.
+// planRest decides where the range is cut after the page in found, and returns found with this cut.
+// The argument root says whether the task first samples and counts the range. The argument size is
+// the largest number of entities in the page, and known is as for planCut.
 func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (_ Plan, err error) {
@@ -190,7 +199,7 @@ func (p *Planner) planRest(ctx context.Context, found Plan, s split.Piece, root 
 	return found, nil
 }
 
-// stream opens a stream that reads the range's keys, or its whole entities.
+// stream opens a stream that reads the keys of the range, or whole entities if readsWhole says so.
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
@@ -207,12 +216,13 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 // accepts up to 4 MiB.
 const answerBytes = 2 << 20
 
-// ReadOn reads the keys of the next page in the background, while the caller processes the current
-// page. It returns nil. If the next page will be read as whole entities, it reads nothing yet.
+// ReadOn lets the planner read the keys of the next page in the background, while the caller
+// processes the current page. It returns nil. If the next page will be read as whole entities,
+// ReadOn reads nothing yet.
 //
-// If the planner already reads whole entities, ReadOn returns a function that starts the read. Call
-// it after half of the current page. The delay avoids useless reads: if the mapper's function
-// becomes slow, other tasks may get the rest of the range, and read its entities again.
+// If the planner already reads whole entities, ReadOn returns a function that starts this read. The
+// caller must call it after half of the current page. If the mapper's function becomes slow before,
+// other tasks may get the rest of the range. Then an earlier read would have been useless.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -224,24 +234,25 @@ func (p *Planner) ReadOn() (halfway func()) {
 	return nil
 }
 
-// dropKeys closes the planner's stream, which is no longer useful. The next plan opens another one.
+// dropKeys closes the stream of keys, because its remaining keys are not needed. The next plan
+// opens another stream.
 func (p *Planner) dropKeys() {
 	p.keys.Close()
 	p.keys = nil
 }
 
-// KeepWhole prevents all further cuts of the current range.
+// KeepWhole tells the planner not to cut the current range any more.
 func (p *Planner) KeepWhole() { p.whole = p.record.ID }
 
-// Forget drops entities that were read in advance. Call it if they may have changed in the
-// database.
+// Forget drops entities that were read in advance, so that they are read again. Call it if they may
+// have changed in the database.
 func (p *Planner) Forget() {
 	if p.keys != nil && p.keys.Whole {
 		p.dropKeys()
 	}
 }
 
-// GoOn sets the next range to plan: r, the rest of the current one.
+// GoOn makes r the next range to plan. It must be the rest of the current one.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
@@ -254,7 +265,7 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	}
 }
 
-// Close ends the planner's reads in the background.
+// Close stops the planner's reads in the background.
 func (p *Planner) Close() {
 	if p.keys != nil {
 		p.keys.Close()
@@ -263,19 +274,15 @@ func (p *Planner) Close() {
 
 // readsWhole reports whether the planner reads whole entities, and not only their keys. It does so
 // if entities are known to be small. There are three exceptions:
-//
-//   - The job reads only keys.
-//   - The query has ShardBy. If an entity has several values of that property, the entity alone
-//     does not tell for which value it was found.
-//   - The job processes only a share of the keys. Most of the entities would not be used.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
-// ahead returns the positions in found that are still in the range, because the range may have been
-// cut since the read started. The arguments found and err are the results of the read. If err is
-// not nil, ahead drops the stream. It also returns an error if the positions are not in order.
+// ahead returns the positions in found that are still in the range. The range may have been cut
+// since the read started. The arguments found and err are the results of the read. If err is not
+// nil, ahead drops the stream and returns the error. It also returns an error if the positions are
+// not in order.
 func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		p.dropKeys()
@@ -306,8 +313,8 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader that looks up entities by get. If the job reads only keys, the reader
-// makes no call, and returns stamps without entities and versions.
+// Reader returns a [source.Reader] that looks up entities by get. If the job needs only keys, the
+// reader makes no call, and returns stamps without entities and versions.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
@@ -315,8 +322,8 @@ func (p *Planner) Reader(get source.Get) source.Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// ReaderAhead returns a reader for the page's entities. If the planner has already read whole
-// entities, the reader returns these. Otherwise it looks them up.
+// ReaderAhead returns a [source.Reader] for the page's entities. If the planner has already read
+// whole entities, the reader returns these. Otherwise it looks them up.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

@@ -45,8 +45,8 @@ func kindIn(t *testing.T, client *datastore.Client, space keyspace.Space, n int6
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// where describes a position as text: its ID and namespace. For a position without a key, it
-// describes the kind and namespace before which it is.
+// where describes a position as a text: its ID and namespace. If the position has no key, it
+// describes the kind and namespace that start there.
 func where(p *keyspace.Position) string {
 	switch {
 	case p == nil:
@@ -59,8 +59,8 @@ func where(p *keyspace.Position) string {
 	return fmt.Sprint(p.Key.ID)
 }
 
-// said describes a plan as text: its page, the next entity, and where the range is cut. It waits
-// for the search for boundaries.
+// said describes a plan as a text: its page, the next entity, and where the range is cut. It waits
+// until the boundaries are found.
 func said(p Plan) string {
 	text := "nothing"
 	if n := len(p.At); n > 0 {
@@ -95,7 +95,8 @@ func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner 
 	return p
 }
 
-// withKind runs a test in a synctest bubble. The kind K has entities with the IDs 1 to n.
+// withKind runs a test in a synctest bubble, with a database whose kind K has entities with the IDs
+// 1 to n.
 func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -179,8 +180,8 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// TestSeek checks that the search for boundaries starts only after the function has run long
-// enough.
+// TestSeek checks that the search for boundaries starts only after the function has run for
+// worthSeeking.
 func TestSeek(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for ran, want := range map[time.Duration]int{worthSeeking - 1: 0, worthSeeking: 3} {
@@ -204,15 +205,15 @@ func TestSeek(t *testing.T) {
 	})
 }
 
-// TestGoOn plans all pages of a range of 35 entities, in pages of 10. Meanwhile parts of the range
-// are given away.
+// TestGoOn plans all pages of a range of 35 entities, in pages of 10. Meanwhile, parts of the range
+// are given to other tasks.
 func TestGoOn(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 			p := plannerOf(client, query.Query{Kind: "K"}, 1)
 			defer p.Close()
 			if whole {
-				p.Paces.Expect(p.job.Ref(), 100) // expect small entities, so that the stream reads them whole
+				p.Paces.Expect(p.job.Ref(), 100) // so the stream reads whole entities
 			}
 			r := &record.Range{ID: "r", PageSize: 10, Start: at(1), End: at(36), Workers: 1}
 			var all []string
@@ -278,7 +279,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestReader checks which entities a function gets. If the job reads only keys, it gets none.
+// TestReader checks which entities a mapper's function gets. If the job reads only keys, it gets
+// none.
 func TestReader(t *testing.T) {
 	for keysOnly, want := range map[bool]int{true: 0, false: 1} {
 		p := plannerOf(nil, query.Query{Kind: "K", KeysOnly: keysOnly}, 1)
@@ -293,8 +295,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestFew reads a page of a range whose rest is for other tasks. The stream must read no further
-// entities.
+// TestFew reads a page of a range whose rest other tasks will process. The stream must read no
+// further entities.
 func TestFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
@@ -320,7 +322,7 @@ func TestFew(t *testing.T) {
 			if found, err := s.Peek(51); err != nil || len(found) != 51 {
 				t.Fatalf("%d, %v", len(found), err)
 			}
-			if reads := em.Usage().Sub(before).Reads; reads < want || reads > want+1 { // a query costs one
+			if reads := em.Usage().Sub(before).Reads; reads < want || reads > want+1 { // a query costs one read
 				t.Errorf("%d reads of a range for %d workers, want %d", reads, workers, want)
 			}
 			if found, err := s.Peek(2000); err != nil || len(found) != 1000 {

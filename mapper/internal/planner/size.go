@@ -22,8 +22,8 @@ func (p *Planner) pageSize(size int) (int, error) {
 	return p.atRate(rate, size), nil
 }
 
-// pageToCut returns the number of entities in a page of the job at its rate, for the decision where
-// to cut. At a low rate pages are small, so that even a few entities are divided among all workers.
+// pageToCut returns the number of entities in a page at the job's rate, to decide where to cut. At
+// a low rate pages are small, so that even a few entities are divided among all workers.
 func (p *Planner) pageToCut() int64 {
 	rate, err := p.job.RateLimit()
 	if rate = rate.OfPages(); err != nil || rate == (pace.Limit{}) {

@@ -18,7 +18,7 @@ func TestSize(t *testing.T) {
 			name   string
 			mode   function.Mode
 			change func(j *record.Job)
-			known  bool // whether the time and writes per entity were measured
+			known  bool // whether the process has measured time and writes per entity
 			want   int
 		}{
 			{"no rate", function.Update, func(*record.Job) {}, false, 100},

@@ -11,9 +11,9 @@ import (
 // planSpaces plans a range that may have several spaces. A space is one kind in one namespace. It
 // either cuts the range between spaces, or makes the task process one space after the other.
 //
-// If the result settled is true, found is the final plan. Then the range is cut between spaces, or
-// the next page of entities is the rest of a space. Otherwise the next page lies within one space,
-// and the caller plans it as usual.
+// If the bool settled is true, found is the final plan: the range is cut between spaces, or the
+// next page is the rest of a space. Otherwise the next page lies within one space, and the caller
+// plans it as usual.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {
@@ -22,7 +22,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	if root {
 		pieces, err := p.listSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
-			p.listed = "" // the first piece, which the task keeps, may be cut again
+			p.listed = "" // so that the first piece, which the task keeps, may be cut again
 			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
 		}
 	}
@@ -37,14 +37,15 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	local := at[0].Space()
 	n := slices.IndexFunc(at, func(p *keyspace.Position) bool { return p.Space() != local })
 	switch {
-	case n > 0 && n <= size: // the rest of a space fits into the page
+	case n > 0 && n <= size: // the rest of this space fits into the page
 		return Plan{At: at[:n], Next: at[n]}, true, nil
 	case len(at) <= size:
 		return Plan{At: at}, true, nil
 	case r.Kind != "":
 		return found, false, nil
 	}
-	if r.Solo { // one of the entities in a page of the job's size may kill its process; they stay in one range
+	// One of the next entities may kill its process. Up to a page of them stay in one range.
+	if r.Solo {
 		wide, err := p.ahead(p.keys.Peek(int(p.job.PageSize) + 1))
 		if err != nil {
 			return found, false, err
@@ -62,8 +63,9 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
-// listSpaces lists the kinds and namespaces of a range, and cuts the range between them. It does
-// this only once for a range. If the range should not be cut in this way, it returns no pieces.
+// listSpaces lists the pairs of kind and namespace in a range, and cuts the range between them. It
+// does this only once for a range. If the range should not be cut in this way, it returns no
+// pieces.
 func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	r := p.record
 	if r.Solo || r.Kind != "" || p.listed == r.ID || p.divided && s.Workers <= 1 {

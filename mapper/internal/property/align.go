@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// valuesIn returns the elements of a value that was saved as an array. Any other value counts as an
+// valuesIn returns the elements of an array that a Go type has saved. Any other value counts as an
 // array with one element. A value that was not saved has no elements.
 func valuesIn(saved any) []any {
 	switch v := saved.(type) {
@@ -20,14 +20,14 @@ func valuesIn(saved any) []any {
 	return []any{saved}
 }
 
-// mostPairs is the largest number of pairs of elements that inOrder compares, if a type does not
-// save its elements unchanged. For larger arrays the order counts as unknown.
+// mostPairs is the largest number of pairs of elements that inOrder compares. If an array has more
+// pairs, its order counts as unknown.
 const mostPairs = 1 << 18
 
-// align matches the stored elements of an array with the elements that a Go type saved right after
-// it loaded them. It returns the saved form of each stored element, and whether the match is
-// certain. If fewer elements were saved than are stored, it assumes that empty elements were left
-// out: nulls, or values that omitempty leaves out.
+// align finds out which element of a stored array was saved as which element. A Go type has loaded
+// the array, and saved it unchanged. The result has the saved form of each stored element. The bool
+// says whether this is certain. If fewer elements were saved than are stored, align assumes that
+// empty ones were left out: nulls, or values that omitempty leaves out.
 func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	for _, omitted := range []func(*pb.Value) bool{func(*pb.Value) bool { return false }, isNull, isEmpty} {
 		all, rest := make([]any, len(stored)), saved
@@ -49,8 +49,8 @@ func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	return nil, false
 }
 
-// inOrder reports whether the saved elements of an array are in the order of the stored ones. A
-// type's Load or Save may have sorted them.
+// inOrder reports whether an array that a Go type has loaded and saved again is still in the stored
+// order. The type's own Load or Save may have sorted it.
 func inOrder(stored []*pb.Value, saved []any) bool {
 	var unlike []int
 	for i, el := range stored {
@@ -71,8 +71,8 @@ func inOrder(stored []*pb.Value, saved []any) bool {
 	return true
 }
 
-// isSavedAs reports whether saved may be the saved form of a stored value, if a type loads that
-// value and saves it unchanged.
+// isSavedAs reports whether a Go type that loads the stored value and saves it unchanged may get
+// the value saved.
 func isSavedAs(stored *pb.Value, saved any) bool {
 	if isUnsaved(saved) {
 		return isEmpty(stored)

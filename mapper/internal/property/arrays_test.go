@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// wire returns a Go value as the protocol's message, without an index flag or a meaning.
+// wire returns a Go value as a message of the Datastore API, without an index flag or a meaning.
 func wire(t *testing.T, v any) *pb.Value {
 	t.Helper()
 	w, err := pbvalue.Of(v, false)
@@ -53,8 +53,8 @@ func editOf[T any](t *testing.T, fn func(*T)) edit {
 	return func(stored map[string]*pb.Value) (*pb.Entity, error) { return edited(t, stored, fn) }
 }
 
-// tagsOf returns an edit by fn of the property Tags in a PropertyList. Tags is the second property
-// there.
+// tagsOf returns an edit that loads a PropertyList and lets fn change its property Tags, the second
+// one.
 func tagsOf(t *testing.T, fn func(v any) any) edit {
 	return editOf(t, func(v *datastore.PropertyList) { (*v)[1].Value = fn((*v)[1].Value) })
 }
@@ -96,7 +96,7 @@ func TestArrays(t *testing.T) {
 	unindexed.ExcludeFromIndexes = true
 	for _, c := range []struct {
 		name         string
-		stored, want *pb.Value // of the property Tags; nil: removed
+		stored, want *pb.Value // the property Tags before and after; nil: it is missing
 		err          error
 		edit         edit
 	}{
@@ -187,8 +187,8 @@ func TestEqualStructs(t *testing.T) {
 	}
 }
 
-// TestFlattenedSlices changes slices of structs that are stored as one array for each field. The
-// type declares only some of the fields.
+// TestFlattenedSlices changes slices of structs that are stored flattened: as one array for each
+// field of the structs. The Go type declares only some of the fields.
 func TestFlattenedSlices(t *testing.T) {
 	type row struct {
 		Name string
@@ -243,14 +243,15 @@ func TestFlattenedSlices(t *testing.T) {
 	}
 }
 
-// A pair loads and saves itself with the Go client's functions.
+// A pair has its own Load and Save, which call the Go client's functions.
 type pair struct{ A, B int64 }
 
 func (p *pair) Load(all []datastore.Property) error { return datastore.LoadStruct(p, all) }
 func (p *pair) Save() ([]datastore.Property, error) { return datastore.SaveStruct(p) }
 
-// TestZeroIsNoMovedNull sets the property A to zero. The null of another property B is also saved
-// as zero by its Go type. That null must not be stored as A, as if B had been renamed.
+// TestZeroIsNoMovedNull sets the property A to zero. Another property, B, is stored as null, and
+// its Go type saves it as zero, too. The null of B must not be stored as A, as if B had been
+// renamed to A.
 func TestZeroIsNoMovedNull(t *testing.T) {
 	stored := map[string]*pb.Value{"A": wire(t, int64(5)), "B": wire(t, nil)}
 	is, err := edited(t, stored, func(v *pair) { v.A, v.B = 0, 7 })

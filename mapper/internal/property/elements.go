@@ -14,18 +14,18 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// errTwins is the error if a function removes one of several elements that are equal in Go but
-// stored differently. It is unknown which of the stored elements was removed.
+// errTwins is the error if a function removes one of several elements of an array that are equal in
+// Go but stored differently. It is unknown which of the stored elements was removed.
 var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
 	"so it is unknown which of them were removed")
 
-// elements returns the array to store after a function has changed it. The stored elements are old.
-// The type saved them as before right after loading, and saves the array as after now. An element
-// in both before and after stays as stored, even if it has moved.
+// elements returns the array to store after a function has changed its Go value. The argument old
+// has the stored elements. The Go type saved them as before before the function ran, and as after
+// now. An element in both before and after stays as stored, even if it has moved.
 //
-// If all changes were made in place, each changed element is merged with the stored element at its
-// place. Otherwise it is unknown from which stored element a changed element comes. If a guess
-// could lose data, elements returns an error.
+// If each changed element is still at its place, it is merged with the stored element there.
+// Otherwise it is unknown from which stored element a changed element comes. If a guess could lose
+// data, elements returns an error.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
 	places := placing(before, after)
 	switch {
@@ -45,7 +45,7 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 		case isUnsaved(after[i]):
 		case places.inPlace:
 			flag := noIndex
-			if mixed && !flags { // the array's flag does not apply to this element
+			if mixed && !flags { // the array's index flag does not apply to this element
 				flag = old[i].GetExcludeFromIndexes() || tooLong(after[i])
 			}
 			all[i], err = m.saved(old[i], before[i], after[i], flag, flags, s)
@@ -62,8 +62,8 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// stays returns what to store for an element that was saved in the same form before and after the
-// function. Nil means nothing.
+// stays returns what to store for an element that the function has not changed: it was saved as
+// before, and is now saved as after. Nil means that nothing is stored.
 func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	switch {
 	case m.resaves && isUnsaved(after):
@@ -76,7 +76,7 @@ func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return old, nil
 }
 
-// places compare an array's saved elements before and after the function.
+// places says how a function has moved the elements of an array.
 type places struct {
 	from    []int  // for each element, its place before the change; -1: the element is new
 	kept    []bool // for each place before the change, whether its element is still in the array
@@ -104,8 +104,8 @@ func placing(before, after []any) places {
 	return p
 }
 
-// loses reports whether a removed element had data that its Go type does not hold, such as an
-// undeclared property.
+// loses reports whether an element that the function removed is stored with data that its Go type
+// does not hold, such as an undeclared property.
 func (p places) loses(old []*pb.Value, before []any) bool {
 	for i, el := range old {
 		if !p.kept[i] && loses(el, before[i]) {
@@ -115,9 +115,9 @@ func (p places) loses(old []*pb.Value, before []any) bool {
 	return false
 }
 
-// left returns, for each element in after, its place in before, if the function only removed
+// left returns, for each element in after, its index in before, if the function has only removed
 // elements. If an element may come from several places, left takes the first one. If the function
-// did anything else, left returns nil.
+// has done anything else, left returns nil.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -134,8 +134,9 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether the removal of elements is ambiguous: a remaining element may come from
-// another place than left has returned, and the element there is stored differently.
+// shifts reports whether it matters which elements were removed. This is so if a remaining element
+// may also come from another place than left has returned in places, and that element is stored
+// differently.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
@@ -150,7 +151,7 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags
 	return false
 }
 
-// twins reports whether the function removed an element that equals a remaining one in Go, and is
+// twins reports whether the function removed an element that equals a remaining one in Go, but is
 // stored differently.
 func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
@@ -174,9 +175,9 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike reports whether two stored elements with the same saved form differ in something that must
-// be kept. If flags is set, different index flags do not count, because the remaining element gets
-// a new flag.
+// unlike reports whether two stored elements that are equal in Go differ in something that must be
+// kept. If flags is set, different index flags do not count, because the remaining element gets a
+// new flag.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false
@@ -184,7 +185,7 @@ func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
-// placesOf returns, for each element in after, its place in before, or -1 for a new element. An
+// placesOf returns, for each element in after, its index in before, or -1 for a new element. An
 // element that equals the one at the same place counts as not moved. Equal elements that have moved
 // keep their order.
 func placesOf(before, after []any) []int {
@@ -206,7 +207,8 @@ func placesOf(before, after []any) []int {
 			keep(i, i)
 		}
 	}
-	var rest map[string][]int // the rest of before, by their texts
+	// The indexes of the other elements of before, by their texts (appendText).
+	var rest map[string][]int
 	for i := start; i < start+len(middle); i++ {
 		if from[i] >= 0 {
 			continue
@@ -282,7 +284,7 @@ func appendText(b []byte, v any) []byte {
 		}
 		return append(b, ')')
 	}
-	return text('?', fmt.Sprintf("%T %v", v, v)) // a type that the client does not read
+	return text('?', fmt.Sprintf("%T %v", v, v)) // a type that no property has
 }
 
 // mixedFlags reports whether some elements of an array are indexed and others are not.

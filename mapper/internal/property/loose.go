@@ -8,14 +8,15 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// errLoose is the error for a changed value in which an interface holds a *datastore.Entity. The
-// client would not save that as an entity, but as the fields of the Go struct.
+// errLoose is the error if a function has changed a Go value in which an interface holds a
+// *datastore.Entity. The client would not save this as an entity, but as the fields of the Go
+// struct.
 var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields " +
 	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
-// checkLoose returns errLoose if a function has changed a value that contains an entity in an
-// interface.
+// checkLoose returns errLoose if a function has changed the Go value v, and an interface in v holds
+// a *datastore.Entity. The value was saved as the properties before, and is now saved as after.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose
@@ -24,6 +25,7 @@ func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) 
 }
 
 // looseSome reports whether a type contains interfaces, which may hold an entity (see errLoose).
+// The map seen has the types that were checked already.
 func looseSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t = elementType(t); seen[t] || savesItself(t) || slices.Contains(leaves, t) {
 		return false

@@ -16,25 +16,25 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// errUnkept is the error for a change that would lose stored data which the Go type does not hold,
+// errUnkept is the error for a change that would lose stored data that the Go type does not hold,
 // such as an undeclared property.
 var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
 	"does not declare")
 
-// A merger makes the entity to store after a function has changed the Go value of a stored entity.
-// Values that are saved in the same form before and after the function stay as stored, bit for bit.
-// Stored values that the type does not save stay, too. Only values that differ are converted.
-// Inside arrays and entities, only the parts that differ are converted.
+// A merger makes the entity to store after a function has changed the Go value that was loaded from
+// a stored entity. A property that is saved in the same form before and after the function stays as
+// stored, bit for bit. Properties that the type does not save also stay. Only values that differ
+// are converted. Inside arrays and entities, only the parts that differ are converted.
 type merger struct {
-	resaves bool            // whether values that do not differ are converted, too, as the client's Put would do
+	resaves bool            // whether unchanged values are converted, too, as the client's Put would do
 	own     *pb.PartitionId // project and namespace of the stored entity
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. The argument before has the properties that were saved right after loading, and after has
-// the properties that are saved now. If the type is a struct, s is its schema, and declares all of
-// these properties. The argument unindexed says that the entity is inside an unindexed value. The
-// result may share values with stored.
+// ones. The Go value was saved as the properties before when it was loaded, and as after now. If
+// its type is a struct, s is the schema, which declares all of these properties. The argument
+// unindexed says that the entity is inside an unindexed value. The result may share values with
+// stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
@@ -48,7 +48,7 @@ func (m merger) merge(
 		p := after[i]
 		switch last := is(p.Name); {
 		case p.Name == keyField:
-			continue // the client does not send it
+			continue // the client does not send the key as a property
 		case last != &after[i]:
 			return nil, nil, fmt.Errorf("property %q is there twice", p.Name)
 		case !utf8.ValidString(p.Name):
@@ -84,8 +84,9 @@ func (m merger) merge(
 	return whole, changed, nil
 }
 
-// removed returns edits that remove the properties which the Go value saved before the function,
-// but does not save any more. A nil value in the result means removal.
+// removed returns edits that remove properties: the Go value saved them before the function ran,
+// and does not save them any more. The keys are names of properties, and the values are nil, which
+// means removal.
 func (m merger) removed(
 	stored *pb.Entity, before []datastore.Property, is func(string) *datastore.Property, s *schema,
 ) map[string]*pb.Value {
@@ -152,22 +153,22 @@ func checkValue(v any) error {
 	}
 }
 
-// A moves finds properties that a function has renamed, in types without a schema, such as a
-// PropertyList. So a renamed property keeps its stored form. A property counts as renamed if its
-// value is new under its name, and equals the earlier value of another name. That other name must
-// have been removed, or have a new value.
+// A moves finds properties that a function has renamed, so that they keep their stored form. It is
+// for types without a schema, such as a PropertyList. A property p counts as renamed if its value
+// is new under its name, and equals the earlier value of another name. That other name must have
+// been removed, or have a new value.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	// The function is returns the property that is saved now under a name.
+	// is returns the property that is saved now under a name, or nil.
 	is    func(name string) *datastore.Property
 	taken map[string]bool // the earlier names for which a renamed property was already found
-	// flags says that a renamed value gets the index flag with which it is saved.
+	// flags says that a renamed value gets the index flag of its new property, in every case.
 	flags bool
 }
 
-// find returns the stored value of the property that was renamed to p, or nil if p is no renamed
-// property.
+// find returns the stored value of the property that the function has renamed to p, or nil if p is
+// no renamed property.
 func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	for _, b := range m.before {
 		old := m.stored.GetProperties()[b.Name]
@@ -179,7 +180,7 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 		}
 		was := pbvalue.Property(b.Name, old)
 		if !equalValues(was.Value, p.Value) {
-			continue // the type saves it in another form
+			continue // the Go value differs from the stored one even without a change
 		}
 		if m.taken == nil {
 			m.taken = make(map[string]bool)
@@ -193,8 +194,8 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	return nil
 }
 
-// value returns the value to store for the property p, whose stored value is old. Right after
-// loading, the property was saved as b, or not at all if b is nil.
+// value returns the value to store for the property p, whose stored value is old. Before the
+// function ran, the property was saved as b; a nil b means that it was not saved.
 func (m merger) value(
 	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
 ) (*pb.Value, error) {
@@ -202,15 +203,15 @@ func (m merger) value(
 	if b == nil {
 		return m.saved(old, unsaved{}, p.Value, noIndex, m.resaves, s)
 	}
-	if !m.resaves && equalValues(b.Value, p.Value) { // only the flag differs
+	if !m.resaves && equalValues(b.Value, p.Value) { // only the index flag differs
 		return flagged(old, noIndex), nil
 	}
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns the value to store in place of the stored value old. The argument before is the
-// value as it was saved right after loading, and after is the value as it is saved now. If flags is
-// set, unchanged parts also get the new index flag.
+// saved returns the value to store in place of the stored value old. The Go value was saved as
+// before before the function ran, and is now saved as after. If flags is set, unchanged parts also
+// get the new index flag.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
@@ -219,7 +220,7 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		if err != nil {
 			return nil, err
 		}
-		if !a.Key.Equal(b.Key) { // a type that does not hold the key saves none in both
+		if !a.Key.Equal(b.Key) { // a Go type that does not hold the key saves nil both times
 			whole = &pb.Entity{Key: pbvalue.Key(a.Key), Properties: whole.GetProperties()}
 		}
 		return like(old, &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: whole}}, noIndex, flags), nil
@@ -256,8 +257,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return v, err
 }
 
-// like sets the meaning and the index flag of v to the ones of old, which v replaces, and returns
-// v. If flags is set, v gets the index flag noIndex instead.
+// like gives v, which replaces the stored value old, the meaning and the index flag of old, and
+// returns v. If flags is set, v gets the index flag noIndex instead.
 func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
 	if !flags {
@@ -287,8 +288,8 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	return v
 }
 
-// sameBut reports whether two values differ at most in their index flags and meanings. It returns
-// false for arrays and entities.
+// sameBut reports whether two values are equal except perhaps in their index flags and meanings. It
+// returns false for arrays and entities.
 func sameBut(old, v *pb.Value) bool {
 	switch x := old.GetValueType().(type) {
 	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
@@ -306,8 +307,9 @@ func sameBut(old, v *pb.Value) bool {
 // same reports whether two values are stored in the same way.
 func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
-// loses reports whether a stored value has data that its saved form lacks, such as a property that
-// the Go type does not declare. Only entities, and arrays of entities, can have such data.
+// loses reports whether a stored value has data that is missing after a Go type has loaded and
+// saved it, such as a property that the type does not declare. Only entities, and arrays of
+// entities, can have such data.
 func loses(old *pb.Value, saved any) bool {
 	if array := old.GetArrayValue(); array != nil {
 		to, ok := saved.([]any)
@@ -342,7 +344,8 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a copy of a key without its project, as the Go client makes keys.
+// withoutProject returns a copy of a key without its project. The Go client also makes keys without
+// one.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

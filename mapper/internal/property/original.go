@@ -16,25 +16,27 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An Original remembers a stored entity and the Go value that was loaded from it, to find out what
-// a function changes. Saving a whole struct takes about as long as all other work for an entity. So
-// most fields are compared with the stored values, and only fields that differ are saved. The other
-// fields are saved before and after the function.
+// An Original remembers a stored entity and the Go value that was loaded from it. After a function
+// has changed the value, the Original finds out what to store. Saving a whole struct takes about as
+// long as all other work for an entity. So most fields are compared with the stored values, and
+// only fields that differ are saved. The remaining fields are saved before and after the function.
 type Original[T any] struct {
 	stored *pb.Entity
 	shape  *shape
-	saved  []twice // the fields that are not plain, or the whole value, as saved before the function
-	lists  bool    // whether T is a PropertyList, so that the stored properties are the saved ones
+	// saved has the fields that can't be compared with stored values, or the whole value, as they
+	// were saved before the function.
+	saved []twice
+	lists bool // whether T is a PropertyList, so that the stored properties are the saved ones
 }
 
-// A twice holds a value as it was saved before the function. If saving changes the value, it was
-// saved a second time. For example, a Save may count its calls.
+// A twice holds a value as it was saved before the function ran. The second result is kept only if
+// it differs from the first. For example, the type's Save method may count its calls.
 type twice struct{ first, again []datastore.Property }
 
-// before returns the earlier save to compare with after, the save after the function. A property
-// that changes with every save must not look like a change by the function. So if the first save
-// equals after, before returns the first save, and otherwise the second one. Then a real change is
-// stored as the Go client's Put would store it.
+// before returns the earlier result of Save that must be compared with after, the result after the
+// function. A property that differs at every call must not look like a change by the function. So
+// if the first result equals after, before returns the first one, and otherwise the second. Then a
+// real change is stored as the Go client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first
@@ -44,8 +46,8 @@ func (s twice) before(after []datastore.Property, resaves bool) []datastore.Prop
 
 var listType = reflect.TypeFor[datastore.PropertyList]()
 
-// LoadOriginal loads a stored entity into *v as [Load] does. It returns an Original, which later
-// finds the changes of *v.
+// LoadOriginal loads a stored entity into *v as [Load] does. It returns an Original, which finds
+// out later how a function has changed *v.
 func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original[T], error) {
 	if err := LoadStored(key, stored, v); err != nil {
 		return nil, err
@@ -85,10 +87,10 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 	return o, nil
 }
 
-// Changes returns the entity to store after the function has changed *v, and the names of the
+// Changes returns the entity to store after a function has changed *v, and the names of the
 // properties that differ from the stored ones. Unchanged values stay as stored. Changed and new
-// values are stored as the Go client's Put would store them. If resaves is set, all values that T
-// declares are. The result may share values with the stored entity.
+// values are stored as the Go client's Put would store them. If resaves is set, this applies to all
+// values that T declares. The result may share values with the stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
@@ -131,8 +133,8 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 	return m.merge(o.stored, before, after, s, false)
 }
 
-// before returns the properties that a plain field was saved as right after it was loaded from the
-// stored value old.
+// before returns the properties as which a plain field is saved if it is unchanged, that is, if it
+// was loaded from the stored value old.
 func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	if p.scalar && fits(old, p.alone.Field(0).Type) {
 		return []datastore.Property{{Name: p.name, Value: pbvalue.Go(old), NoIndex: p.noIndex}}, nil
@@ -146,9 +148,9 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	return p.save(v)
 }
 
-// habits say how a type, or a type inside it, may deviate from a plain struct when it is saved.
+// habits say how a type, or a type inside it, is saved differently from a plain struct.
 type habits struct {
-	saves bool // whether the type saves itself
+	saves bool // whether the type has its own Save method
 	omits bool // whether the type leaves out elements of slices when it is saved
 	loose bool // whether the type has interfaces, which may hold anything
 }
@@ -158,8 +160,8 @@ func habitsOf(t reflect.Type, tag string) habits {
 		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves the value that src points to. The result has values of the types that the Go client
-// reads, and all elements of slices, also the ones that the client would leave out.
+// save saves the value that src points to. The result has only types that the Go client returns
+// when it reads. Its slices have all elements, even those that the client would leave out.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
 	if h.saves {
@@ -171,8 +173,7 @@ func (h habits) save(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveApart saves the value that src points to. A later change of the value does not change the
-// result.
+// saveApart saves the value that src points to. The result shares no memory with the value.
 func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	properties, err := h.save(src)
 	for i, p := range properties {
@@ -181,8 +182,8 @@ func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveTwice saves the value that src points to. If its type has its own Save, it saves again, and
-// keeps the second result if that differs.
+// saveTwice saves the value that src points to. If its type has its own Save method, saveTwice
+// calls it twice, and keeps the second result if it differs from the first.
 func (h habits) saveTwice(src any) (saved twice, err error) {
 	if saved.first, err = h.saveApart(src); err != nil || !h.saves {
 		return saved, err
@@ -194,20 +195,22 @@ func (h habits) saveTwice(src any) (saved twice, err error) {
 	return saved, err
 }
 
-// A part is one field of a struct. It can be saved without the rest of the struct, and is then
-// saved as in the struct.
+// A part is one field of a struct that can be saved alone, with the same result as in the struct.
 type part struct {
 	field int
 	name  string
 	alone reflect.Type // a struct type that has only this field
-	plain bool         // whether the field's values can be compared with stored ones
+	plain bool         // whether the field can be compared with a stored value without saving it
 	habits
 
-	scalar  bool // whether the field is always saved as one value, with an index flag that depends only on its type
+	// scalar says that the field is always saved as one value, with an index flag that depends only
+	// on the field's type.
+	scalar  bool
 	noIndex bool
 }
 
-// after returns the properties that the part is saved as. The struct that contains it is whole.
+// after returns the properties as which the part is saved now. The argument whole is the struct
+// with the field.
 func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	if !p.scalar {
 		return p.save(p.of(whole).Interface())
@@ -228,7 +231,7 @@ func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	return []datastore.Property{saved}, nil
 }
 
-// isScalar reports whether a type is simple enough for part.after to save it without the Go client.
+// isScalar reports whether [part.after] can save a type without the Go client, which is faster.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32,
@@ -238,8 +241,8 @@ func isScalar(t reflect.Type) bool {
 	return t == timeType
 }
 
-// fits reports whether the Go client loads this kind of stored value into a scalar type, and saves
-// it as the same kind again.
+// fits reports whether the Go client loads this kind of stored value into the scalar type t, and
+// saves it as the same kind again.
 func fits(v *pb.Value, t reflect.Type) bool {
 	switch v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -256,14 +259,15 @@ func fits(v *pb.Value, t reflect.Type) bool {
 	return false
 }
 
-// of returns a pointer to a struct that has only this field, with its value from the struct whole.
+// of returns a pointer to a new struct that has only this field, with its value in the struct
+// whole.
 func (p part) of(whole reflect.Value) reflect.Value {
 	v := reflect.New(p.alone)
 	v.Elem().Field(0).Set(whole.Field(p.field))
 	return v
 }
 
-// stores reports whether the value of a plain field equals the stored value.
+// stores reports whether the value f of a plain field equals the stored value.
 func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	if f.Kind() != reflect.Slice || f.Type().Elem().Kind() == reflect.Uint8 {
 		return storedAs(stored, f)
@@ -280,9 +284,9 @@ func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	return true
 }
 
-// A shape says how a struct type is saved: in parts, or as a whole.
+// A shape says how a struct type is saved: field by field, or as a whole.
 type shape struct {
-	parts []part // the fields that are compared one by one; none: the value must be saved as a whole
+	parts []part // the fields that can be compared and saved one by one; none: the value is saved as a whole
 	habits
 }
 
@@ -297,8 +301,8 @@ func shapeOf(t reflect.Type) *shape {
 }
 
 // partsOf returns the fields of a struct type that can be saved one by one. It returns none if the
-// value must be saved as a whole: if the type saves itself, has embedded fields, or could save two
-// fields under one name.
+// type has its own Save method, has embedded fields, or could save two fields under one name. Then
+// the value is saved as a whole.
 func partsOf(t reflect.Type) []part {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
@@ -317,7 +321,7 @@ func partsOf(t reflect.Type) []part {
 		if name == "" {
 			name = f.Name
 		}
-		if names[name] || strings.Contains(name, ".") { // the name of a flattened field's property also has a dot
+		if names[name] || strings.Contains(name, ".") { // fields inside flattened fields have such names, too
 			return nil
 		}
 		names[name] = true
@@ -340,7 +344,8 @@ func savesItself(t reflect.Type) bool {
 	return t.Implements(loadSaver) || reflect.PointerTo(t).Implements(loadSaver)
 }
 
-// savesSome reports whether a type, or a type inside it, has its own Save.
+// savesSome reports whether a type, or a type inside it, has its own Save method. The map seen has
+// the types that were checked already.
 func savesSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if partSavesItself(t) {
 		return true
@@ -364,7 +369,7 @@ var (
 	keyType  = reflect.TypeFor[*datastore.Key]()
 )
 
-// isPlain reports whether values of a type can be compared with stored values, without saving them.
+// isPlain reports whether values of a type can be compared with stored values without saving them.
 func isPlain(t reflect.Type) bool {
 	if t == timeType || t == keyType {
 		return true
@@ -380,7 +385,7 @@ func isPlain(t reflect.Type) bool {
 	return isScalar(t) || t.Kind() == reflect.Float32
 }
 
-// storedAs reports whether a field of a plain type equals the stored value.
+// storedAs reports whether the field f of a plain type equals the stored value.
 func storedAs(stored *pb.Value, f reflect.Value) bool {
 	switch v := stored.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

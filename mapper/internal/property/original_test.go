@@ -19,7 +19,7 @@ import (
 
 type (
 	color  string
-	shades []string // saves itself
+	shades []string // has its own Save method
 	all    struct {
 		Text    string
 		Color   color  `datastore:"c,noindex"`
@@ -52,7 +52,7 @@ type (
 		inner
 		Text string
 	}
-	revision struct { // saves itself, and changes when it does
+	revision struct { // has its own Save method, and changes in it
 		N  int
 		Of string
 	}
@@ -260,9 +260,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestOriginalOfStateful uses a type that changes at every save. If the function changes nothing,
-// no change may be found. If it does, the stored value must be as after one save, as by the Go
-// client's Put.
+// TestOriginalOfStateful uses a type that changes in every call of Save. If the function changes
+// nothing, nothing may be stored. Otherwise the stored value must be the result of one call, as
+// with the Go client's Put.
 func TestOriginalOfStateful(t *testing.T) {
 	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}
 	revOf := func(v any) any { return v.(*datastore.Entity).Properties[0].Value }

@@ -10,8 +10,8 @@ import (
 )
 
 // plainProperties converts the values of properties to the types that the Go client returns when it
-// reads, also inside entities. Properties inside entities are sorted by name. It does not change
-// its argument.
+// reads, also inside entities. It sorts properties inside entities by name. It does not change its
+// argument.
 func plainProperties(properties []datastore.Property) []datastore.Property {
 	own := false
 	for i, p := range properties {
@@ -27,8 +27,8 @@ func plainProperties(properties []datastore.Property) []datastore.Property {
 	return properties
 }
 
-// plainWhole converts a value, with everything inside, to the types that the Go client returns when
-// it reads. The result changed says whether the returned value is another one.
+// plainWhole converts a value, and everything inside it, to the types that the Go client returns
+// when it reads. If nothing needs a conversion, it returns v itself, and changed is false.
 func plainWhole(v any) (_ any, changed bool) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
@@ -66,8 +66,8 @@ func plainWhole(v any) (_ any, changed bool) {
 	return plain, true
 }
 
-// plainValue converts a value that a type's Save may return to the type that the Go client returns
-// when it reads. It does not look into arrays and entities.
+// plainValue converts a value that a type's Save method may return, such as an int, to the type
+// that the Go client returns when it reads. It does not look into arrays and entities.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:

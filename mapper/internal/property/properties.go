@@ -19,7 +19,8 @@ import (
 // noField is the reason in the Go client's error for a property that a struct does not declare.
 const noField = "no such struct field"
 
-// keyField is the Go client's name for the field of a struct's own key.
+// keyField is the name under which the Go client loads and saves a struct's field for the entity's
+// key.
 const keyField = "__key__"
 
 // Load loads properties into *v. It skips properties that T does not declare. If a property does
@@ -39,9 +40,9 @@ func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 	return datastore.LoadStruct(v, fitting)
 }
 
-// LoadStored loads a stored entity into *v, with the same result as [Load] with its properties. It
-// is faster, because it does not convert properties that T does not declare. A later change of *v
-// does not change stored.
+// LoadStored loads a stored entity into *v. It does the same as [Load] with the entity's
+// properties, but is faster, because it does not convert properties that T does not declare. A
+// later change of *v does not change stored.
 func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return Load(key, pbvalue.Properties(stored), v)
@@ -61,9 +62,9 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	return Load(key, rest, v)
 }
 
-// load loads a stored value into a struct's field, and returns true, if the field has the usual
-// type for that value. The Go client's load gives the same result, but takes longer than the rest
-// of an entity's update. If load returns false, the caller must use the client.
+// load loads a stored value into a struct's field and returns true, if the field has the usual type
+// for this kind of value. It is a fast path: the Go client would do the same, but takes longer than
+// the rest of an entity's update. If load returns false, the caller must use the client.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
 	elements := v.GetArrayValue().GetValues()
@@ -89,7 +90,7 @@ func load(v *pb.Value, f reflect.Value) bool {
 		f.SetFloat(x.DoubleValue)
 	case *pb.Value_IntegerValue:
 		if f.OverflowInt(x.IntegerValue) {
-			return false // the client returns the error
+			return false // the caller uses the client, which returns the error
 		}
 		f.SetInt(x.IntegerValue)
 	default:
@@ -98,10 +99,10 @@ func load(v *pb.Value, f reflect.Value) bool {
 	return true
 }
 
-// loadItself loads properties into a value by its own Load method. Many such methods call
-// LoadStruct, which reports only the last property that does not fit. An undeclared property is no
-// error here, but its report could hide a real error. So loadItself loads again without such
-// properties, into another value, until the error is a real one or gone.
+// loadItself loads properties by calling the value's own Load method. Many such methods call
+// LoadStruct, which reports only the last property that does not fit. A property that T does not
+// declare is no error here, but its report could hide a real error. So loadItself loads again
+// without such properties, into another value, until there is a real error or none.
 func loadItself[T any](
 	key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver,
 ) error {
@@ -138,7 +139,7 @@ func without(properties []datastore.Property, name string) []datastore.Property 
 	return rest
 }
 
-// Save returns the properties of a struct pointer or a PropertyLoadSaver.
+// Save returns the properties of src, which is a pointer to a struct or a PropertyLoadSaver.
 func Save(src any) ([]datastore.Property, error) {
 	var properties []datastore.Property
 	var err error
@@ -171,8 +172,8 @@ func tooLong(v any) bool {
 	return false
 }
 
-// byName returns a function that finds the last property with a name, or returns nil. A few
-// properties are compared one by one, which is faster than a map.
+// byName returns a function that finds the last property with a name, or returns nil if there is
+// none. It uses a map only if there are many properties.
 func byName(properties []datastore.Property) func(name string) *datastore.Property {
 	const few = 32
 	if len(properties) > few {
@@ -194,9 +195,9 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// Maskable reports whether a property mask can contain all of the names: each must be a plain
-// identifier. Database servers disagree about other names in a mask: some refuse them, others take
-// them for another property.
+// Maskable reports whether all of the names can be in a property mask: each must be a plain
+// identifier. Database servers disagree about other names in a mask: some refuse them, and others
+// take them for another property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
@@ -279,8 +280,8 @@ func CloneValue(v any) any {
 }
 
 // Stored returns properties as the Go client would read them after it has put them. It leaves out
-// the field for the key, which the client does not send as a property. Everything inside an
-// unindexed value becomes unindexed. The result shares nothing with the argument.
+// the field for the key, which is not a property. Everything inside an unindexed value becomes
+// unindexed. The result shares no memory with the argument.
 func Stored(properties []datastore.Property) []datastore.Property {
 	return storedIn(cloneProperties(properties), false)
 }
@@ -292,7 +293,7 @@ func storedIn(properties []datastore.Property, unindexed bool) []datastore.Prope
 		p.NoIndex = p.NoIndex || unindexed
 		p.Value = storedValue(p.Value, p.NoIndex)
 		if array, ok := p.Value.([]any); ok && len(array) == 0 {
-			p.NoIndex = false // the flag is on elements, and there are none
+			p.NoIndex = false // the index flag is stored in elements, and there are none
 		}
 	}
 	return properties
@@ -315,8 +316,8 @@ func storedValue(v any, unindexed bool) any {
 	}
 }
 
-// LoadInto does the same as [Load] for the value that the pointer entity points to, whose type is
-// known only at run time. Unlike Load, it returns an error for a property that the type does not
+// LoadInto loads properties into the value that entity points to. It does the same as [Load], but
+// the type is known only at run time. It returns an error for a property that the type does not
 // declare.
 func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) error {
 	v := reflect.ValueOf(entity).Elem()
@@ -338,8 +339,8 @@ func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) e
 	return datastore.LoadStruct(entity, append([]datastore.Property{{Name: "__key__", Value: key}}, fitting...))
 }
 
-// IgnoreUndeclared returns nil if err only says that a struct lacks a stored property, and
-// otherwise err. A newer version of this package may have stored such a property.
+// IgnoreUndeclared returns nil if err only says that a struct has no field for a stored property,
+// which a newer version may have stored. Otherwise it returns err.
 func IgnoreUndeclared(err error) error {
 	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
 		return nil

@@ -40,13 +40,14 @@ type props = []datastore.Property
 func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entity{Properties: p} }
 
 // updated loads stored properties into a value, lets fn change it, and returns the properties to
-// store and the names of the changed ones.
+// store and the names of the properties that differ.
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, false, fn)
 }
 
-// resaved does the same as updated, but stores all declared properties, not only the changed ones.
+// resaved does the same as updated, but stores all properties that the type declares, even
+// unchanged ones.
 func resaved[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, true, fn)
@@ -86,7 +87,7 @@ func TestMerge(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fn   func(*person)
-		want []string // changed
+		want []string // the names of the properties that must differ
 	}{
 		{"nothing", func(*person) {}, nil},
 		{"same values again", func(p *person) {
@@ -123,9 +124,9 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSavedOver saves unchanged Go values of properties that are stored in other forms than the Go
-// client's. The properties must stay as stored, and fields that are not stored yet must be added.
-// With resaving, the properties get the client's form, and undeclared properties stay.
+// TestSavedOver loads and saves Go values without a change. Their properties are stored in other
+// forms than the Go client's. They must stay as stored, and fields that are not stored yet must be
+// added. With resaving, the properties get the client's form, and undeclared properties stay.
 func TestSavedOver(t *testing.T) {
 	type fields struct {
 		N     int
@@ -237,7 +238,7 @@ func TestMergeElements(t *testing.T) {
 	bare := func(a, b int64) any { return nested(prop("A", a), prop("B", b)) }
 	for name, c := range map[string]struct {
 		fn   func(*homes)
-		want []any // nil: it is refused
+		want []any // nil: an error is expected
 	}{
 		"changed in place": {func(h *homes) { h.Homes[1].B = 7 },
 			[]any{home(1, 0, "x"), home(2, 7, "y"), home(3, 0, "z")}},
@@ -277,8 +278,8 @@ func TestMergeElements(t *testing.T) {
 	}
 }
 
-// TestLoadNamesMisfits loads properties that do not fit their fields, together with undeclared
-// properties. The error must name a property that does not fit.
+// TestLoadNamesMisfits loads properties with the wrong types for their fields, together with
+// undeclared properties. The error must name a property with a wrong type.
 func TestLoadNamesMisfits(t *testing.T) {
 	key := datastore.IDKey("P", 1, nil)
 	extra := datastore.Property{Name: "Extra", Value: int64(1)}
@@ -296,7 +297,7 @@ func TestLoadNamesMisfits(t *testing.T) {
 		"fits":                     {props{{Name: "Age", Value: int64(3)}, inside, extra}, ""},
 		"nothing at all is stored": {nil, ""},
 	} {
-		for range 5 { // schemas are built once
+		for range 5 { // repeated, because the schema of a type is built only once
 			var p person
 			err := Load(key, c.stored, &p)
 			switch {
@@ -459,8 +460,8 @@ func (l *labels) Save() ([]datastore.Property, error) {
 	return []datastore.Property{{Name: "L", Value: l.values}}, nil
 }
 
-// TestChangedInPlace uses types that keep the loaded slice. A change inside that slice must be
-// found.
+// TestChangedInPlace uses types that keep the slice from which they were loaded. A change inside
+// this slice must be found.
 func TestChangedInPlace(t *testing.T) {
 	type order struct {
 		In     bag

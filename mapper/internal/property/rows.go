@@ -21,8 +21,9 @@ var errOutOfStep = errors.New("it has a value for each struct of a flattened sli
 	"and structs were moved or removed: declare it, or change them in place")
 
 // inStep returns an error if a function has moved or removed structs of a flattened slice, and the
-// Go type does not declare all of the slice's columns. An undeclared column stays as stored, so its
-// values would then belong to other structs. A nil schema has no flattened slices.
+// Go type does not declare the whole slice. Such a slice is stored as one array (column) for each
+// field of the structs. An undeclared column stays as stored, so its values would then belong to
+// other structs. A nil schema has no flattened slices.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
@@ -45,7 +46,7 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 		}
 		column := stored.Properties[name]
 		switch more := c.is > c.was && len(value.Elements(column)) > c.was; {
-		case column.GetArrayValue() == nil && c.was != 1: // it is not a column
+		case column.GetArrayValue() == nil && c.was != 1: // it is no column of the slice
 		case more, !c.stay:
 			return fmt.Errorf("property %q: %w", name, errOutOfStep)
 		}
@@ -53,8 +54,8 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay compares the elements of a list before a change (was) and after it (is). It reports whether
-// each element after the change has kept its place, or is new.
+// stay reports whether a change of a list has moved no element: each element after the change (in
+// is) was at the same place before (in was), or is new.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false
@@ -73,7 +74,8 @@ func stay(was, is []any) bool {
 	return true
 }
 
-// rows returns the structs of a flattened slice, each as an entity, from the columns in properties.
+// rows returns the structs of a flattened slice. It puts each together from the columns in
+// properties, as an entity.
 func (s *schema) rows(properties []datastore.Property, slice string) (rows []any) {
 	for _, p := range properties {
 		if s.slice(p.Name, false) != slice {
@@ -90,8 +92,9 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that has a column with this name, or "" if none
-// has. The argument flat says that the schema itself belongs to a flattened field.
+// slice returns the name of the flattened slice to which the property with this name belongs, or ""
+// if it belongs to none. The argument flat says that the schema s itself belongs to a flattened
+// field.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

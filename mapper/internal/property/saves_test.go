@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Types that save themselves in ways that the Go client accepts.
+// Types with their own Save methods, or with fields that have one. The Go client accepts all of
+// them.
 type (
 	lines    []struct{ SKU string }
 	pointers struct {
@@ -68,14 +69,15 @@ func (a *attributes) Save() (all []datastore.Property, err error) {
 	return all, nil
 }
 
-// entityOf returns a protocol value that contains an entity with these properties.
+// entityOf returns a value, as a message of the Datastore API, that contains an entity with these
+// properties.
 func entityOf(properties map[string]*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: properties}}}
 }
 
 // TestSlicesThatSaveThemselves uses slices that have their own Load and Save, or whose elements
-// have. They must be loaded as by the Go client's Get, with all elements. Unchanged elements must
-// stay as stored.
+// have them. The slices must be loaded with all elements, as by the Go client's Get. Unchanged
+// elements must stay as stored.
 func TestSlicesThatSaveThemselves(t *testing.T) {
 	one := func() *pb.Value { return entityOf(map[string]*pb.Value{"a": wire(t, int64(1))}) }
 	stored := func() map[string]*pb.Value {
@@ -116,7 +118,7 @@ func TestSavedPointers(t *testing.T) {
 	}
 }
 
-// TestSavedInAnyOrder removes an element of an array. The elements' own Save returns their
+// TestSavedInAnyOrder removes an element of an array. The Save method of the elements returns their
 // properties in random order. The remaining elements must stay as stored.
 func TestSavedInAnyOrder(t *testing.T) {
 	element := func(name string) *pb.Value {
@@ -125,7 +127,7 @@ func TestSavedInAnyOrder(t *testing.T) {
 		return entityOf(map[string]*pb.Value{"a": special, "b": wire(t, int64(1)), "c": wire(t, true),
 			"d": wire(t, nil)})
 	}
-	for range 20 { // maps are in another order each time
+	for range 20 { // repeated, because maps are in another order each time
 		all := []*pb.Value{element("x"), element("y"), element("z")}
 		is, err := edited(t, map[string]*pb.Value{"Items": arrayOf(all...)}, func(c *catalog) { c.Items = c.Items[1:] })
 		if err != nil || !proto.Equal(is.Properties["Items"], arrayOf(all[1:]...)) {

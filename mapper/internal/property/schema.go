@@ -26,7 +26,7 @@ type schema struct {
 	flattens bool
 }
 
-// A field is one field of a struct, or of a struct that is embedded in it.
+// A field describes one field of a struct, or of a struct that is embedded in it.
 type field struct {
 	sub     *schema // the schema of a field that holds structs; nil for other fields
 	flatten bool    // whether the inner fields are properties of the outer entity, with dots in their names
@@ -43,7 +43,7 @@ var (
 		reflect.TypeFor[datastore.Key](), reflect.TypeFor[datastore.Entity]()}
 )
 
-// schemaOf returns the schema of a struct type. The type may contain itself.
+// schemaOf returns the schema of a struct type. The type may contain itself, as in a list.
 func schemaOf(t reflect.Type) *schema {
 	if s, ok := schemas.Load(t); ok {
 		return s.(*schema)
@@ -66,8 +66,8 @@ func buildSchema(t reflect.Type, building map[reflect.Type]*schema) *schema {
 	return s
 }
 
-// collect adds the fields of a struct type to the schema. Fields of embedded structs are promoted
-// as in Go.
+// collect adds the fields of a struct type to the schema. Fields of embedded structs are added as
+// if they were fields of the outer struct.
 func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]*schema, embedding []reflect.Type) {
 	for i := range t.NumField() {
 		f, at := t.Field(i), append(slices.Clone(index), i)
@@ -104,13 +104,14 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 	}
 }
 
-// isStruct reports whether a type is saved field by field, as an entity or a list of them.
+// isStruct reports whether a type is saved as an entity, field by field. Its argument is the type
+// of a value, or of the elements of a slice.
 func isStruct(element reflect.Type) bool {
 	return element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 }
 
-// partSavesItself reports whether a type has its own Save, or the type of its elements has:
-// pointers and slices are followed.
+// partSavesItself reports whether a type, or the type that its pointers and slices lead to, has its
+// own Save method.
 func partSavesItself(t reflect.Type) bool {
 	for !savesItself(t) {
 		if t.Kind() != reflect.Pointer && (t.Kind() != reflect.Slice || t.Elem().Kind() == reflect.Uint8) {
@@ -130,9 +131,9 @@ func elementType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// saved reports whether some field is saved as the property with this name. If that field holds
-// entities, saved also returns their schema. The argument flat says that the schema belongs to a
-// flattened field.
+// saved reports whether one of the struct's fields is saved as the property with this name. If that
+// field holds structs, saved also returns their schema. The argument flat says that the schema s
+// itself belongs to a flattened field, so it has names with dots.
 func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	if f, ok := s.fields[name]; ok && (!f.flatten && !flat || f.sub == nil && !f.opaque) {
 		return f.sub, true
@@ -163,8 +164,8 @@ func schemaOrNone(t reflect.Type) *schema {
 	return schemaOf(t)
 }
 
-// declares reports whether some field is saved as the property with this name. A nil schema
-// declares nothing.
+// declares reports whether one of the struct's fields is saved as the property with this name. A
+// nil schema declares nothing.
 func (s *schema) declares(name string) bool {
 	if s == nil {
 		return false
@@ -173,7 +174,7 @@ func (s *schema) declares(name string) bool {
 	return ok
 }
 
-// inside returns the schema of the entities in the property with this name. It returns nil if the
+// inside returns the schema of the entities in the property with this name, or nil if the
 // property's field does not hold structs.
 func (s *schema) inside(name string) *schema {
 	if s == nil {
@@ -198,17 +199,16 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
-// concerns reports whether a field is saved as the property with this name. It also returns true if
-// the Go client would load the property into a field, although that field is saved under another
-// name.
+// concerns reports whether a change of the property with this name would affect a field. Either the
+// field is saved as this property, or the Go client would load the property into the field.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)
 }
 
-// fit returns the properties that the Go type declares, for the Go client to load. It leaves out
-// other properties, also inside entities. If nothing is left out, which is usual, it returns the
-// same slice.
+// fit returns the properties that the Go type declares, so that the Go client can load them without
+// an error. It leaves out other properties, also inside entities. If nothing is left out, which is
+// usual, it returns the same slice.
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
 	fits := 0
 	for fits < len(properties) {

@@ -37,8 +37,8 @@ func TestSchema(t *testing.T) {
 	entity := func(p ...datastore.Property) any { return nested(p...) }
 	for name, c := range map[string]struct {
 		stored props
-		want   props  // what the struct gets to load
-		err    string // or what the error says
+		want   props  // the properties that the client loads into the struct
+		err    string // or a part of the expected error
 	}{
 		"declared": {props{prop("name", "n"), prop("ID", int64(1))},
 			props{prop("name", "n"), prop("ID", int64(1))}, ""},

@@ -10,18 +10,18 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// mostIndexed is the largest number of indexed values of an entity. The Go client refuses more
-// (datastore/prop.go).
+// mostIndexed is the largest number of indexed values in an entity. If there are more, the Go
+// client refuses to send it (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error if the Go client can't send one of an entity's properties. The
-// error names the property. Without this check the client would refuse the whole commit, and its
-// error would not say which entity is the cause.
+// CheckSendable returns an error, which names the property, if the Go client can't send one of an
+// entity's properties. Without this check, the client would refuse the whole commit with an error
+// that does not name the entity.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
 		if p.Name == keyField {
-			continue // the client does not send it
+			continue // the client does not send the key as a property
 		}
 		if err := checkName(p.Name, names); err != nil {
 			return err

@@ -109,7 +109,7 @@ func (f fitter) element(t reflect.Type, depth int) *pb.Value {
 	}
 	isEntity := t.Kind() == reflect.Struct && t != timeType && t != reflect.TypeFor[datastore.GeoPoint]()
 	v := &pb.Value{ExcludeFromIndexes: f.IntN(3) == 0, ValueType: &pb.Value_NullValue{}}
-	if f.IntN(6) == 0 && (pointer || !isEntity) { // the client loads null into no struct
+	if f.IntN(6) == 0 && (pointer || !isEntity) { // the client can't load null into a struct
 		return v
 	}
 	if isEntity {
@@ -245,8 +245,8 @@ func TestSpared(t *testing.T) {
 	})
 }
 
-// change sets a value to another one. It panics if the value is empty, because omitempty has left
-// it out.
+// change sets *v to another value. It panics if *v is empty, because then omitempty has left it out
+// of the stored entity.
 func change[E comparable](v *E, to E) {
 	if *v == *new(E) {
 		panic("not saved")
@@ -254,8 +254,8 @@ func change[E comparable](v *E, to E) {
 	*v = to
 }
 
-// fill sets an empty value, which omitempty has left out, to another one. It panics if the value is
-// not empty.
+// fill sets *v, which is empty because omitempty has left it out, to another value. It panics if *v
+// is not empty.
 func fill[E comparable](v *E, to E) {
 	if *v != *new(E) {
 		panic("saved")
@@ -337,8 +337,8 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 	t.Logf("%T: %v; %d removals of one of several that are saved alike", *new(T), done, twins)
 }
 
-// without1 returns the arrays that may be stored after a function has removed one element. Each is
-// the stored array without one element, such that the Go value matches.
+// without1 returns the arrays that may be stored after a function has removed one element of the
+// property. Each is the stored array without one element, and is loaded as the Go value v.
 func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (all []*pb.Value) {
 	t.Helper()
 	want, err := shapeOf(reflect.TypeFor[T]()).save(v)
@@ -364,7 +364,7 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 var entityType = reflect.TypeFor[*datastore.Entity]()
 
 // TestSparedLists renames and swaps properties of random PropertyLists, also in nested entities. A
-// property may take another's name. Each value must keep its stored form under its new name.
+// property may get another one's name. Each value must keep its stored form under its new name.
 func TestSparedLists(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -433,15 +433,15 @@ func TestSparedLists(t *testing.T) {
 	}
 }
 
-// try runs a function, and reports whether it did not panic.
+// try calls a function, and reports whether it returned without a panic.
 func try(fn func()) (ok bool) {
 	defer func() { ok = recover() == nil }()
 	fn()
 	return
 }
 
-// A difference is a place where two entities differ. The field null says that the first entity has
-// a null there.
+// A difference is a place where two entities differ. If null is set, the first entity has a null
+// there.
 type difference struct {
 	path string
 	null bool

@@ -12,20 +12,20 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An unsaved is put into a saved slice in place of an element that the Go client leaves out, so
+// An unsaved is a placeholder in a saved slice for an element that the Go client leaves out, so
 // that the other elements keep their places. The client leaves out nil pointers to structs, and
 // with omitempty also empty values.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// An omitted is put into an array in place of an empty value that omitempty leaves out, so that
-// later values keep their places. The array holds one field of all structs in a flattened slice. If
-// the array is not stored yet, the empty value is stored.
+// An omitted is a placeholder in an array for an empty value that omitempty leaves out, so that
+// later values keep their places. The array has the values of one field in all structs of a
+// flattened slice. If the array is not stored yet, the empty value is stored.
 type omitted struct{ value any }
 
-// complete returns the properties that the value v was saved as, and adds placeholders for the
-// elements of slices that the Go client has left out. It does not change its arguments.
+// complete adds placeholders to the properties as which the struct v was saved: one for each
+// element of a slice that the Go client has left out. It does not change its arguments.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -55,8 +55,9 @@ func complete(properties []datastore.Property, v reflect.Value) []datastore.Prop
 	return properties
 }
 
-// completedColumn returns one column of a flattened slice, with a value for each row. A column
-// holds one field of all structs (rows) of the slice.
+// completedColumn adds placeholders to a column of a flattened slice, so that it has a value for
+// each struct of the slice. A column is an array with the values of one field in all these structs.
+// The bool says whether placeholders were added.
 func completedColumn(column []any, name string, v reflect.Value) (_ any, changed bool) {
 	for outer, f := range schemaOf(v.Type()).fields {
 		rest, inside := strings.CutPrefix(name, outer+".")
@@ -74,7 +75,7 @@ func completedColumn(column []any, name string, v reflect.Value) (_ any, changed
 			if row.Kind() == reflect.Pointer {
 				row = row.Elem()
 			}
-			if !row.IsValid() { // a nil pointer is no row
+			if !row.IsValid() { // a nil pointer has no fields
 				return column, false
 			}
 			in, err := row.FieldByIndexErr(cell.index)
@@ -94,7 +95,7 @@ func completedColumn(column []any, name string, v reflect.Value) (_ any, changed
 	return column, false
 }
 
-// emptyOf returns the value that an empty field is saved as without omitempty.
+// emptyOf returns the value as which an empty field is saved if it does not have omitempty.
 func emptyOf(v reflect.Value) any {
 	switch {
 	case v.CanInt():
@@ -163,8 +164,8 @@ func emptyField(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// omitsSome reports whether the Go client may leave out elements of slices when it saves a type.
-// The field's tag is tag.
+// omitsSome reports whether the Go client may leave out elements of slices when it saves a field of
+// type t. The argument tag is the field's tag.
 func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	isSlice := false
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
@@ -195,19 +196,19 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// valueOf returns the protocol value that the Go client's Put would store for a saved value.
-// Elements that the client leaves out are left out.
+// valueOf returns the stored value that the Go client's Put would make from a saved value, without
+// the elements that the client leaves out.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
-// valueOf returns the protocol value to store. The client makes keys without a project, and the
-// database stores them with one. So keys in the value get the project of the stored entity.
+// valueOf returns the stored value for a saved value. The client makes keys without a project, and
+// the database stores them with one. So keys in the value get the project of the stored entity.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {
 		m.atHome(v)
 	}
 	switch value.(type) {
-	case *datastore.Key, []any, *datastore.Entity: // it may contain keys, which nothing has checked
+	case *datastore.Key, []any, *datastore.Entity: // may contain keys that were not checked yet
 		if err == nil {
 			err = CheckText(v)
 		}

@@ -33,8 +33,8 @@ const maxIn = 30
 
 var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 
-// normal returns the filter in its normal form, or an error if it is invalid. Its value gets a type
-// that the Go client returns when it reads.
+// normal returns the filter in its normal form, or an error if it is invalid. Its value then has a
+// type that the Go client returns when it reads: an int becomes an int64.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
@@ -151,7 +151,7 @@ func normalValue(v any) (any, error) {
 		"time.Time, a *datastore.Key or nil", v)
 }
 
-// holds reports whether a value satisfies the filter.
+// holds reports whether the value v of the filter's property satisfies the filter.
 func (f Filter) holds(v any) bool {
 	if f.Op == "in" {
 		return slices.ContainsFunc(f.Value.([]any), func(w any) bool { return value.Compare(v, w) == 0 })

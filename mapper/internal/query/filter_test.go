@@ -14,12 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// where returns a filter.
+// where returns a filter with these fields.
 func where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// entity returns an entity as a protocol message. Its arguments are names and values, in turn.
+// entity returns an entity as a message of the Datastore API. Its arguments are names and values of
+// properties, in turn.
 func entity(t *testing.T, properties ...any) *pb.Entity {
 	t.Helper()
 	var list []datastore.Property
@@ -84,8 +85,8 @@ func TestFilterNormal(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		f    Filter
-		want any    // its value
-		err  string // or part of an error
+		want any    // the filter's value in the normal form
+		err  string // or a part of the expected error
 	}{
 		{"an int", where("a", "=", 5), int64(5), ""},
 		{"an int32", where("a", "=", int32(5)), int64(5), ""},
@@ -123,8 +124,8 @@ func TestFilterNormal(t *testing.T) {
 	}
 }
 
-// TestFilterJSON checks that filters are read back from JSON as they were recorded, and that
-// invalid JSON is refused.
+// TestFilterJSON checks that filters which were encoded as JSON are decoded as the same filters,
+// and that invalid JSON is refused.
 func TestFilterJSON(t *testing.T) {
 	for _, c := range []struct {
 		f    Filter

@@ -11,8 +11,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Samples returns scans for a test of the query before its job starts. There is one scan for each
-// form of Datastore query that the job can send. A [Scan] is such a query.
+// Samples returns scans with which a caller can test the query before its job starts. A [Scan] is a
+// Datastore query for a range of entities. There is one for each form of Datastore query that the
+// job may send, because each form may need an index.
 func (q Query) Samples() []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
@@ -33,8 +34,8 @@ func (q Query) Samples() []Scan {
 	return append(q.Scans(nil, nil), q.Scans(start, nil)...)
 }
 
-// Index returns the lines of index.yaml for the composite index that a scan needs. The index has
-// the properties of equalities first, then the order of the results, then the properties of
+// Index returns the composite index that a scan needs, as lines of index.yaml. The index has the
+// properties of equalities first, then the order of the results, then the properties of
 // inequalities.
 func (q Query) Index(s Scan) string {
 	var names []string
@@ -69,7 +70,8 @@ func (q Query) Index(s Scan) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// yamlString quotes a text so that YAML reads it as a string.
+// yamlString returns a text as a YAML string, in quotes only if YAML would read it as something
+// else.
 func yamlString(s string) string {
 	if plainText.MatchString(s) && strings.Trim(s, "0123456789.-_") != "" && !strings.ContainsAny(s[:1], "-.") {
 		switch strings.ToLower(s) {

@@ -6,13 +6,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestIndex checks the index for the last scan of each query. It must have equalities first, then
-// the order of results, then inequalities.
+// TestIndex checks the index for the last scan of each query. The index must have the properties of
+// equalities first, then the order of results, then inequalities.
 func TestIndex(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		q     Query
-		scans int // the number of scans of different forms
+		scans int // number of different forms of Datastore queries
 		want  string
 	}{
 		{"by keys, of an equality", Query{Kind: "K", Filters: []Filter{where("a", "=", 1)}}, 2,

@@ -38,14 +38,16 @@ type Query struct {
 	ReadTime      time.Time      `json:"read_time,omitzero"`
 	KeysOnly      bool           `json:"keys_only,omitempty"`
 
-	Share Share `json:"-"` // the share of all keys to which the query is limited; in JSON it is one of Filters
+	// Share is the share of all keys to which the query is limited. In JSON, one of the Filters
+	// stands for it.
+	Share Share `json:"-"`
 
-	// Times says that the values of ShardBy are times.
+	// Times says that the values of the property in ShardBy are times.
 	Times bool `json:"-"`
 }
 
-// Normal returns the query in its normal form, in which it is stored, or an error if it is invalid.
-// The argument updates says that the job's mapper is an Update: it may write the entities.
+// Normal returns the query in the normal form in which it is stored, or an error if it is invalid.
+// The argument updates says that the job's mapper may write the entities.
 func (q Query) Normal(updates bool) (Query, error) {
 	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
 	var err error
@@ -55,8 +57,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	if err := q.checkReads(updates); err != nil {
 		return q, err
 	}
-	// An Update with KeysOnly can't change the property. So the job can follow the order of the
-	// property's values, which needs no composite index.
+	// An Update that reads only keys can't change the property of the inequality. So the job can
+	// process entities in the order of this property's values, which needs no composite index.
 	if by, one := q.rangedBy(); one && updates && q.KeysOnly && q.Start == nil && q.End == nil {
 		q.ShardBy = by
 	}
@@ -82,8 +84,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	return q, q.checkFilters()
 }
 
-// checkReads returns an error if the job needs the current entities, and the query reads the past
-// or only keys.
+// checkReads returns an error if the query reads only keys or past data, and the job can't work
+// with it. The argument updates says that the job's mapper writes entities.
 func (q Query) checkReads(updates bool) error {
 	switch {
 	case q.ReadTime.IsZero():
@@ -100,8 +102,8 @@ func (q Query) checkReads(updates bool) error {
 	return nil
 }
 
-// WithShare returns the query's filters. If the query is limited to a share of all keys, one more
-// filter stands for the share.
+// WithShare returns the query's filters. If the query is limited to a share of all keys, the result
+// has one more filter, which stands for the share.
 func (q Query) WithShare() []Filter {
 	if q.Share.All() {
 		return q.Filters
@@ -120,7 +122,8 @@ func (q Query) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the output of MarshalJSON.
 func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads a query from its stored form. If wholly is set, an unknown field is an error.
+// decode reads a query from its stored form. If wholly is set, it returns an error for an unknown
+// field.
 func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -185,7 +188,7 @@ func complete(k *datastore.Key) error {
 	return nil
 }
 
-// checkFilters returns an error if Datastore can't combine the query's filters, which must be in
+// checkFilters returns an error if Datastore can't combine the query's filters. They must be in
 // their normal form.
 func (q Query) checkFilters() error {
 	either := 1
@@ -220,8 +223,8 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// Bounds returns the bounds of the query's entities: they are at low or after it, and before high.
-// Nil means no bound.
+// Bounds returns positions that limit where the query's entities are: at low or after it, and
+// before high. A nil position is no limit.
 func (q Query) Bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
 		low = keyspace.At(q.Start)
@@ -237,7 +240,7 @@ func (q Query) Bounds() (low, high *keyspace.Position) {
 		if f.Op == ">" || f.Op == "<=" {
 			var ok bool
 			if v, ok = keyspace.Next(v); !ok {
-				continue // each entity is checked against the filter anyway
+				continue // each entity is checked against this filter later
 			}
 		}
 		p := &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}
@@ -255,7 +258,7 @@ func (q Query) Bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// Others returns the filters on properties other than the one in ShardBy.
+// Others returns the query's filters, except the filters on the property in ShardBy.
 func (q Query) Others() []Filter {
 	if q.ShardBy == "" {
 		return q.Filters
@@ -263,8 +266,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of the query's inequalities. The result one is true if there are
-// inequalities, all on this property, and the query has no ShardBy.
+// rangedBy returns the property of the query's inequalities. The bool one is true if there are
+// inequalities, all are on this property, and the query has no ShardBy.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -277,9 +280,9 @@ func (q Query) rangedBy() (property string, one bool) {
 	return property, property != "" && q.ShardBy == ""
 }
 
-// WithoutIndex returns an error text that says how the query can be changed so that it needs no
-// composite index. It returns nil if there is no such change. The text continues the error about
-// the missing index.
+// WithoutIndex returns an error whose text says how to change the query so that it needs no
+// composite index. The text is meant to follow the error about the missing index. WithoutIndex
+// returns nil if there is no such change.
 func (q Query) WithoutIndex() error {
 	by, one := q.rangedBy()
 	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
@@ -292,8 +295,9 @@ func (q Query) WithoutIndex() error {
 		"Query.KeysOnly, for an Update that only deletes", by)
 }
 
-// Unread reports whether a job reads only keys. An Update with filters must read its entities: its
-// transaction checks them against the filters.
+// Unread reports whether a job needs only the keys of its entities. The argument updates says that
+// its mapper writes entities. Such a job must read them if there are filters, because its
+// transactions check the filters again.
 func (q Query) Unread(updates bool) bool {
 	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
@@ -307,10 +311,10 @@ func (q Query) Whole() bool {
 }
 
 // Plain reports whether the query selects all entities of one kind in one namespace, in the order
-// of keys. Then a sample of the kind is a sample of the query's entities.
+// of keys. Then a random sample of the kind is also one of the query's entities.
 func (q Query) Plain() bool { return q.Whole() && !q.Many() }
 
-// Base returns the query as a Datastore query, without an order and without the bounds of a range.
+// Base returns the Datastore query for all entities of the query, without an order.
 func (q Query) Base() *datastore.Query {
 	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace)
 	if q.Ancestor != nil {
@@ -329,9 +333,9 @@ func (q Query) Sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
 }
 
-// Position returns the position of an entity in the query's order, or nil if the entity does not
-// satisfy the query. If the entity has several values of the property in ShardBy, Position returns
-// an error, together with the position of the least value inside the query's bounds.
+// Position returns where an entity is in the query's order, or nil if the entity does not satisfy
+// the query. If the entity has several values of the property in ShardBy, Position returns an
+// error, together with the position of the least value inside the query's bounds.
 func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
 	if !match(q.Filters, e) {
 		return nil, nil
@@ -358,10 +362,11 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the query's filters.
 func (q Query) Matches(e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if a change by the function has moved the entity in the query's order. The
-// entity was before. The properties named in changed have changed, and after has their new values.
+// Keeps returns an error if the function has moved an entity to another place in the query's order.
+// The argument before is the entity before the call. The properties with the names in changed have
+// new values in after.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
-	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of the name
+	leads := func(name string) bool { // a name with a dot may be inside the property before the dot
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
 	}
 	if q.ShardBy == "" || !slices.ContainsFunc(changed, leads) {
@@ -381,19 +386,19 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 	return nil
 }
 
-// errSharded is the error for an entity that has several values of the property in ShardBy, or
-// whose value the function has changed.
+// errSharded is the error for an entity that has several values of the property in ShardBy, or in
+// which the function has changed this property.
 var errSharded = errors.New("the property that the job is sharded by must have one value, and must not change")
 
 // ErrNewer says that a newer build has started the job, and that this build does not know a part of
-// the query, or a setting.
+// its query, or a setting.
 var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
 	"newer version, or abort the job")
 
-// Of returns the query in a job's record. It returns [ErrNewer] if a newer build has stored
-// something that this build does not know: a part of the query, or a setting. Otherwise this build
-// would process the wrong entities, or in the wrong way. If you add such a setting, jobs that use
-// it must name it in [record.Job.Needs].
+// Of returns the query of a job from the job's record. It returns [ErrNewer] if a newer build has
+// stored a part of the query, or a setting, that this build does not know. Otherwise this build
+// would process the wrong entities, or process them in the wrong way. If you add such a setting,
+// jobs that use it must name it in [record.Job.Needs].
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

@@ -25,7 +25,7 @@ func inSpace(namespace, kind string) *datastore.Key {
 	return k
 }
 
-// TestNormal checks that queries which can't be served are refused with the reason.
+// TestNormal checks that queries which a job can't process are refused with a reason.
 func TestNormal(t *testing.T) {
 	some := func(n int) (all []string) {
 		for i := range n {
@@ -39,7 +39,7 @@ func TestNormal(t *testing.T) {
 		name    string
 		q       Query
 		updates bool
-		want    string // in the error; empty: there is none
+		want    string // a part of the error; empty: no error
 	}{
 		{"a kind", Query{Kind: "K"}, true, ""},
 		{"a snapshot for a visit", Query{Kind: "K", ReadTime: noon}, false, ""},
@@ -175,14 +175,15 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestPosition checks that an entity's position is at its only value inside the query's bounds.
+// TestPosition checks the position of an entity: it has the entity's only value inside the query's
+// bounds.
 func TestPosition(t *testing.T) {
 	between := []Filter{where("a", ">=", int64(10)), where("a", "<", int64(20))}
 	for _, c := range []struct {
 		name string
 		q    Query
 		a    any
-		want string // no position: "the end"
+		want string // "the end" means that there is no position
 		many bool
 	}{
 		{"by keys", Query{Kind: "K"}, int64(1), "/K,1", false},
@@ -200,7 +201,8 @@ func TestPosition(t *testing.T) {
 	}
 }
 
-// TestKeeps checks that an error is returned if a function moves an entity in the query's order.
+// TestKeeps checks that there is an error if a function moves an entity to another place in the
+// query's order.
 func TestKeeps(t *testing.T) {
 	inner := func(n int64) *datastore.Entity {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: n}}}

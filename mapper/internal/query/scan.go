@@ -14,21 +14,25 @@ import (
 // Batch is the number of results in one answer of Datastore to a query.
 const Batch = 300
 
-// A Scan is a Datastore query whose results are in the order of positions: the order in which the
-// job processes entities.
+// A Scan is a Datastore query for a range of a job. Its results are in the order in which the job
+// processes entities.
 type Scan struct {
-	Query    *datastore.Query
-	Property string // the property by whose values the results are ordered, and then by key; empty: only by key
-	Fixed    bool   // whether all results have the same value of Property
-	Value    any    // the one value of Property if Fixed is set
-	Times    bool   // whether the values are times, which a projection returns as microseconds
+	Query *datastore.Query
+	// Property is the property by whose values the results are ordered, and then by key. If it is
+	// empty, they are ordered only by key.
+	Property string
+	Fixed    bool // whether all results have the same value of Property
+	Value    any  // the one value of Property if Fixed is set
+	Times    bool // whether the values are times, which a projection returns as microseconds
 
-	Share Share // the share of all keys that count; other results are skipped
+	// Share is the share of all keys to which the job is limited. The reader skips results with
+	// other keys.
+	Share Share
 }
 
-// Scans returns the scans that find the entities of a range in one kind and namespace, in order. A
-// range of keys needs one scan. A range of values needs up to three: at its first and at its last
-// value, it may contain only some of the keys.
+// Scans returns the scans for the entities at start or after it, and before end, in one kind and
+// namespace. In the order of keys, one scan is enough. In the order of a property's values, up to
+// three are needed: the range may start and end between two keys with the same value.
 func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	if start != nil && start.Space() != q.Space() {
 		start = nil
@@ -52,8 +56,8 @@ func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	return q.scansOfValues(start, end)
 }
 
-// withKeys limits a query to keys at or after start, and before end. A position without a key is no
-// limit.
+// withKeys limits a Datastore query to keys at start or after it, and before end. A position
+// without a key is no limit.
 func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Query {
 	if start != nil && start.Key != nil {
 		d = d.FilterField("__key__", ">=", start.Key)
@@ -64,10 +68,10 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 	return d
 }
 
-// byValue makes the results come in the order of the property in ShardBy, then of keys.
+// byValue orders the results of a Datastore query by the property in ShardBy, and then by key.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
 	d = d.Order(names.Field(q.ShardBy))
-	if q.ranged() { // otherwise the property of the inequality would be sorted before the key
+	if q.ranged() { // otherwise the inequality's property would be compared before the key
 		d = d.Order("__key__")
 	}
 	return d
@@ -100,8 +104,8 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	return scans
 }
 
-// Reading returns the Datastore query that reads the scan's entities. If whole is not set, it reads
-// only what their positions need.
+// Reading returns the Datastore query that reads the scan's entities. If whole is false, it reads
+// only what is needed to know their positions: the key, and the property's value.
 func (s Scan) Reading(whole bool) *datastore.Query {
 	switch {
 	case whole:
@@ -112,7 +116,8 @@ func (s Scan) Reading(whole bool) *datastore.Query {
 	return s.Query.Project(s.Property)
 }
 
-// Bounding reports whether a filter can limit the query at the value of a position.
+// Bounding reports whether a Datastore query can be limited at this position. Not every value can
+// be used in a filter.
 func (q Query) Bounding(p *keyspace.Position) bool {
 	if !p.Valued {
 		return true
@@ -121,8 +126,8 @@ func (q Query) Bounding(p *keyspace.Position) bool {
 	return err == nil
 }
 
-// Between returns the part of the query at or after start, and before end. A nil position is no
-// bound.
+// Between returns the part of the query at start or after it, and before end. A nil position is no
+// limit.
 func (q Query) Between(start, end *keyspace.Position) Query {
 	q.Filters = slices.Clone(q.Filters)
 	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
@@ -139,8 +144,8 @@ func (q Query) Between(start, end *keyspace.Position) Query {
 	return q
 }
 
-// Datastore returns an equivalent Datastore query, for callers that read a part of the job's
-// entities themselves.
+// Datastore returns a Datastore query for the same entities, for callers that read them without a
+// job. It returns an error if there is no such query.
 func (q Query) Datastore() (*datastore.Query, error) {
 	q, err := q.Normal(false)
 	if err == nil && q.Many() {

@@ -18,8 +18,8 @@ func at(v any, n int64) *keyspace.Position {
 	return p
 }
 
-// TestScans checks that a range has no more scans than its ends need. In the expected texts, a scan
-// of one value is written as the value, and another scan of values as "...".
+// TestScans checks that a range gets only as many scans as its ends need. In the expected texts, a
+// scan of a single value is written as this value, and a scan of several values as "...".
 func TestScans(t *testing.T) {
 	byKey, byValue := Query{Kind: "K"}, Query{Kind: "K", ShardBy: "a"}
 	bounded := Query{Kind: "K", ShardBy: "a", Filters: []Filter{where("a", ">=", int64(10)),
@@ -62,8 +62,8 @@ func TestScans(t *testing.T) {
 	}
 }
 
-// TestBounds checks that the narrowest of several filters is the bound. If a filter excludes its
-// own value, the next value must be the bound.
+// TestBounds checks the bounds of queries with several filters: the narrowest one counts. If a
+// filter excludes its own value, the next value must be the bound.
 func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -92,7 +92,7 @@ func TestBetween(t *testing.T) {
 		name string
 		q    Query
 		at   *keyspace.Position
-		want string // low and high of both parts
+		want string // low and high of the first part, then of the second
 	}{
 		{"at a key", Query{Kind: "K", End: id(9)}, keyspace.At(id(5)), "the end to /K,5, /K,5 to /K,9"},
 		{"at a value", Query{Kind: "K", ShardBy: "a"}, at(int64(5), 0), "the end to 5 of /K, 5 of /K to the end"},
@@ -119,7 +119,8 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestDatastore checks that a query is refused if no Datastore query is equivalent.
+// TestDatastore checks that Datastore returns an error if no Datastore query selects the same
+// entities.
 func TestDatastore(t *testing.T) {
 	for _, c := range []struct {
 		q    Query

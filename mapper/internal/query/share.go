@@ -14,9 +14,9 @@ import (
 // consists of the parts from From up to, but not including, To. The zero value is all keys.
 type Share struct{ From, To, Of int64 }
 
-// shareProperty and the operator below belong to the filter that stands for a share, in a list of
-// filters and in JSON. The filter's value is a text such as "0-1/100". A build that does not know
-// shares refuses such a filter.
+// shareProperty and shareOp belong to the filter that stands for a share, in a list of filters and
+// in JSON. The filter's value is a text such as "0-1/100", which is one percent. A build that does
+// not know shares refuses such a filter.
 const (
 	shareProperty = "__key__"
 	shareOp       = "share"
@@ -29,12 +29,12 @@ const (
 	smallest  = 1000
 )
 
-// Filter returns the filter that stands for the share.
+// Filter returns the filter that stands for the share in a list of filters.
 func (s Share) Filter() Filter {
 	return Filter{Property: shareProperty, Op: shareOp, Value: fmt.Sprintf("%d-%d/%d", s.From, s.To, s.Of)}
 }
 
-// All reports whether the share has all keys.
+// All reports whether the share contains all keys.
 func (s Share) All() bool { return s.Of == 0 }
 
 // check returns an error if the share is invalid.
@@ -51,7 +51,8 @@ func (s Share) check() error {
 	return nil
 }
 
-// shareOf returns the share for which a filter stands. The result ok is false for any other filter.
+// shareOf returns the share for which the filter f stands. The bool ok is false if f is an ordinary
+// filter. The error says that f stands for an invalid share.
 func shareOf(f Filter) (s Share, ok bool, err error) {
 	if f.Property != shareProperty || f.Op != shareOp {
 		return s, false, nil
@@ -64,7 +65,7 @@ func shareOf(f Filter) (s Share, ok bool, err error) {
 	return s, true, s.check()
 }
 
-// splitShare separates the share from the other filters.
+// splitShare separates the filter that stands for a share from the other filters.
 func splitShare(filters []Filter) (share Share, others []Filter, err error) {
 	for _, f := range filters {
 		s, ok, err := shareOf(f)
@@ -92,7 +93,8 @@ func (s Share) Has(k *datastore.Key) bool {
 	return s.From <= part && part < s.To
 }
 
-// hashOf returns the hash of a key: of its namespace, and of the kinds, names and IDs of its path.
+// hashOf returns the hash that decides to which shares a key belongs. It depends on the key's
+// namespace, and on the kinds, names and IDs in its path.
 func hashOf(k *datastore.Key) uint64 {
 	var text []byte
 	for p := k; p != nil; p = p.Parent {
@@ -102,7 +104,7 @@ func hashOf(k *datastore.Key) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// Keys returns the expected number of keys among which n keys of the share are.
+// Keys estimates how many keys must be read to find n keys of the share.
 func (s Share) Keys(n int64) int64 {
 	if s.All() {
 		return n
@@ -110,8 +112,8 @@ func (s Share) Keys(n int64) int64 {
 	return n * s.Of / (s.To - s.From)
 }
 
-// Part returns the expected number of the share's keys among the given number of keys. It is at
-// least 1, unless keys is 0.
+// Part estimates how many of the given number of keys are in the share. It is at least 1, unless
+// keys is 0.
 func (s Share) Part(keys int64) int64 {
 	if s.All() {
 		return keys

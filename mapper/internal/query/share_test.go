@@ -31,8 +31,8 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-// TestShareJSON checks that a share is recorded as one of the filters. Builds that do not know
-// shares must refuse that form.
+// TestShareJSON checks that a share is stored as one of the filters, in a form that builds without
+// shares refuse.
 func TestShareJSON(t *testing.T) {
 	q, err := Query{Kind: "K", Filters: []Filter{{Property: "a", Op: "=", Value: int64(1)},
 		Share{0, 1, 100}.Filter()}}.Normal(true)
@@ -84,7 +84,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestShareIs checks that invalid shares are refused.
+// TestShareIs checks which shares are refused as invalid.
 func TestShareIs(t *testing.T) {
 	for value, ok := range map[any]bool{"0-1/100": true, "99-100/100": true, "0-1000/1000000": true, "1-1/100": false,
 		"2-1/100": false, "-1-1/100": false, "0-101/100": false, "0-1/1001": false, "0-999/1000000": false,

@@ -15,7 +15,8 @@ const (
 	maxNamespaces = 1000
 )
 
-// normalSpaces returns the query with its kinds and namespaces checked and sorted.
+// normalSpaces returns the query with its kinds and namespaces sorted, or an error if they are
+// invalid.
 func (q Query) normalSpaces() (Query, error) {
 	switch {
 	case len(q.Kinds) > 0 && q.Kind != "":
@@ -67,8 +68,8 @@ func (q Query) Foreign() error {
 	return nil
 }
 
-// named returns the namespaces that the query names. It returns the default namespace if the query
-// names none. This includes a query over all namespaces.
+// named returns the namespaces that the query names, or the default namespace if it names none
+// (even if it is over all namespaces).
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
@@ -82,7 +83,7 @@ func sortedNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// Many reports whether the query has several kinds, several namespaces, or all namespaces.
+// Many reports whether the query is over several kinds, several namespaces, or all namespaces.
 func (q Query) Many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
 
 // AllKinds returns the query's kinds, sorted.
@@ -93,7 +94,7 @@ func (q Query) AllKinds() []string {
 	return []string{q.Kind}
 }
 
-// In returns the part of the query in one kind and namespace (a space).
+// In returns the part of the query that is in one kind and namespace.
 func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false

@@ -16,7 +16,8 @@ import (
 )
 
 // A Comparison holds all filters of a query on one property, to check the types of their values.
-// Datastore compares values of different types by an order of types. This is hardly ever intended.
+// Datastore also compares values of different types, by an order of types. A user hardly ever wants
+// this.
 type Comparison struct {
 	Property string
 	filters  []Filter
@@ -24,9 +25,9 @@ type Comparison struct {
 	space    Query
 }
 
-// Comparisons returns the query's comparisons whose types must be checked. The query must be over
-// one kind and namespace. It leaves out comparisons only with null, because they are often
-// intended, and comparisons with AllowAnyType.
+// Comparisons returns the comparisons of the query whose types should be checked, one for each
+// property. It leaves out comparisons only with null, because they are often intended, and
+// comparisons with AllowAnyType. The query must be over one kind and namespace.
 func (q Query) Comparisons() (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
@@ -47,8 +48,8 @@ func (q Query) Comparisons() (all []Comparison) {
 	return all
 }
 
-// AnySharded returns a Datastore query for the key of any one entity with the property in ShardBy.
-// The query q must be over one kind in one namespace.
+// AnySharded returns a Datastore query for the key of one entity, no matter which, that has the
+// property in ShardBy. The query q must be over one kind in one namespace.
 func (q Query) AnySharded() *datastore.Query {
 	return Query{Kind: q.Kind, Namespace: q.Namespace}.Base().Order(names.Field(q.ShardBy)).KeysOnly().Limit(1)
 }
@@ -58,8 +59,8 @@ func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
 }
 
-// Passing returns the Datastore query for one entity that satisfies the comparison: the one with
-// the least value, or with the greatest.
+// Passing returns the Datastore query for one entity that satisfies the comparison. It finds the
+// entity with the greatest value if greatest is set, and otherwise with the least.
 func (c Comparison) Passing(greatest bool) *datastore.Query {
 	d := c.ordered(greatest)
 	for _, f := range c.filters {
@@ -68,13 +69,13 @@ func (c Comparison) Passing(greatest bool) *datastore.Query {
 	return d
 }
 
-// Stored returns the Datastore query for one entity with a value other than null: the one with the
-// least value, or with the greatest.
+// Stored returns the Datastore query for one entity whose value of the property is not null. It
+// finds the entity with the greatest value if greatest is set, and otherwise with the least.
 func (c Comparison) Stored(greatest bool) *datastore.Query {
 	return c.ordered(greatest).FilterField(names.Field(c.Property), ">", nil)
 }
 
-// Null returns the Datastore query for one entity with the value null.
+// Null returns the Datastore query for one entity whose value of the property is null.
 func (c Comparison) Null() *datastore.Query {
 	return c.space.Base().FilterField(names.Field(c.Property), "=", nil).Limit(1)
 }
@@ -87,9 +88,10 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 	return c.space.Base().Order(order).Limit(1)
 }
 
-// ValueOf returns the least or the greatest value of the entity e by which a query of this
-// comparison has found it. If passes is set, it considers values that satisfy the comparison, and
-// otherwise all values except null. It returns false if there is none.
+// ValueOf returns the value by which [Comparison.Passing] (if passes is set) or [Comparison.Stored]
+// has found the entity e. It is the least value of the property, or the greatest if greatest is
+// set. With passes, only values that satisfy the comparison count, and otherwise all except null.
+// The bool is false if there is no such value.
 func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes &&
@@ -105,8 +107,8 @@ func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	return values[0], true
 }
 
-// CheckPassing returns an error if a stored value has another type than the values in the query,
-// and satisfies the comparison all the same.
+// CheckPassing returns an error if the stored value passing, which satisfies the comparison, has
+// another type than the values in the query.
 func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
 		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {
@@ -122,9 +124,9 @@ func (c Comparison) CheckPassing(passing any) error {
 	return nil
 }
 
-// CheckStored returns an error if the query compares with a value of a type that no stored value of
-// the property has. Datastore sorts values by type, so the least and the greatest stored value are
-// enough to check this.
+// CheckStored returns an error if the query compares the property with a value of a type that no
+// stored value of the property has. Datastore sorts values by type. So it is enough to know the
+// least and the greatest stored value.
 func (c Comparison) CheckStored(least, greatest any) error {
 	for _, f := range c.filters {
 		values, list := f.Value.([]any)
@@ -150,7 +152,7 @@ func (c Comparison) mismatch(f Filter, compared, stored any) error {
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
-// advice returns a text that says how to write a value of the stored type in GQL and JSON.
+// advice returns a text that says how to write a value of the type of stored in GQL and in JSON.
 func advice(compared, stored any) string {
 	gql, form := "", ""
 	switch stored.(type) {

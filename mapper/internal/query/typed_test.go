@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// TestComparisons checks that each property with typed values in filters is checked once.
+// TestComparisons checks that there is one comparison for each property whose filters have typed
+// values.
 func TestComparisons(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		filters []Filter
-		want    string // properties, and whether by inequalities alone
+		want    string // the properties, and whether all filters are inequalities
 	}{
 		{"none", nil, "[]"},
 		{"two of one", []Filter{where("a", ">", int64(1)), where("a", "<", int64(5)), where("b", "=", "x")},
@@ -46,10 +47,10 @@ func TestCheckTypes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		f       Filter
-		passing any    // a value that passes
-		want    string // the error for it
-		stored  [2]any // the least and the greatest value
-		wants   string // the error for these
+		passing any    // a stored value that satisfies the comparison
+		want    string // a part of the error for it
+		stored  [2]any // the least and the greatest stored value
+		wants   string // a part of the error for these
 	}{
 		{"the same type", where("a", ">", int64(1)), int64(5), "", [2]any{int64(0), int64(9)}, ""},
 		{"texts pass as well", where("a", ">", int64(1)), "x", "of the type integer", [2]any{"a", "b"},

@@ -1,9 +1,9 @@
-// Package recent has a map of limited size. When the map is full, it forgets the keys that were
-// used longest ago. It keeps keys that the caller says are in use.
+// Package recent has a map of limited size. When the map is full, it removes the keys that were
+// used longest ago, except keys that the caller says are in use.
 package recent
 
-// A Map is a map of limited size from keys to values. The zero value is empty. Only one goroutine
-// at a time may use it.
+// A Map is a map of limited size from keys to values. The zero value is empty. Callers must not use
+// a Map from several goroutines at the same time.
 type Map[K comparable, V any] struct {
 	all  map[K]*entry[V]
 	uses uint64
@@ -14,8 +14,8 @@ type entry[V any] struct {
 	used  uint64
 }
 
-// Get returns the value of a key, and records the use of the key. The result ok is false if the key
-// is not in the map.
+// Get returns the value of a key, and records that the key was used. The bool ok is false if the
+// key is not in the map.
 func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	e := m.all[key]
 	if e == nil {
@@ -26,7 +26,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return e.value, true
 }
 
-// Peek returns the value of a key like Get, but does not record a use.
+// Peek returns the value of a key like [Map.Get], but does not record a use.
 func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	if e := m.all[key]; e != nil {
 		return e.value, true
@@ -34,9 +34,9 @@ func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Put sets the value of a key. If the map then has more than most keys, Put removes the ones that
+// Put sets the value of a key. If the map then has more than most keys, Put removes the keys that
 // were used longest ago, and returns them with their values. It does not remove keys for which
-// inUse returns true. If inUse is nil, it may remove all keys but the new one.
+// inUse returns true. If inUse is nil, it may remove all keys except the new one.
 func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgotten map[K]V) {
 	if m.all == nil {
 		m.all = make(map[K]*entry[V])
@@ -57,8 +57,8 @@ func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgot
 	return forgotten
 }
 
-// oldest returns the key that was used longest ago, except keys in use and the key that was just
-// added. It returns false if there is none.
+// oldest returns the key that was used longest ago. It leaves out the key that was just added, and
+// keys for which inUse returns true. The bool is false if no key remains.
 func (m *Map[K, V]) oldest(added K, inUse func(K, V) bool) (oldest K, found bool) {
 	for key, e := range m.all {
 		if key == added || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An Act is an entry of a job's history, for example that an operator paused the job, that a limit
-// paused it, or that it ended.
+// An Act is an entry of a job's history: for example, an operator or a limit paused the job, or the
+// job ended.
 type Act struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
@@ -26,12 +26,13 @@ const (
 // KiB.
 type History []byte
 
-// NoteEnd adds to the job's history that the job has ended. If it failed, the entry has the error.
+// NoteEnd adds an entry to the job's history, which says that the job has ended. If the job failed,
+// the entry has the error.
 func (j *Job) NoteEnd() {
 	j.History = j.History.With(Act{At: j.Ended, What: string(j.State), Why: j.Error, To: j.State})
 }
 
-// Acts decodes the history. The oldest act comes first.
+// Acts decodes the history. The oldest entry comes first.
 func (h History) Acts() (acts []Act, err error) {
 	if len(h) == 0 {
 		return nil, nil
@@ -42,8 +43,8 @@ func (h History) Acts() (acts []Act, err error) {
 	return acts, nil
 }
 
-// With returns the history with another entry at its end. If the history can't be decoded, the
-// result has only the new entry: a damaged history must not prevent an operation.
+// With returns the history with the entry a added at its end. If the history can't be decoded, the
+// result has only a, because a damaged history must not prevent an operation.
 func (h History) With(a Act) History {
 	acts, _ := h.Acts()
 	a.At = a.At.UTC().Truncate(time.Microsecond)

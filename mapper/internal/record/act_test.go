@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestActs checks that a history keeps its last hundred entries, and at most 64 KiB of them,
-// however long their texts are.
+// TestActs checks that a history keeps its last hundred entries, or fewer if they would take more
+// than 64 KiB.
 func TestActs(t *testing.T) {
 	var h History
 	for i := range 10_000 {
@@ -28,7 +28,7 @@ func TestActs(t *testing.T) {
 	h = History("?")
 	h = h.With(Act{What: "resumed"})
 	if acts, err := h.Acts(); err != nil || len(acts) != 1 {
-		t.Errorf("behind a history that can't be read: %+v, %v", acts, err)
+		t.Errorf("after a history that can't be read: %+v, %v", acts, err)
 	}
 }
 
@@ -53,7 +53,8 @@ func TestActsBound(t *testing.T) {
 	}
 }
 
-// TestNoteEnd checks the entry for the end of a job. A job that fails twice has two such entries.
+// TestNoteEnd checks the history's entry for the end of a job. A job that fails twice has two such
+// entries.
 func TestNoteEnd(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	j := Job{History: History(nil).With(Act{At: at, What: "started", By: "ann", To: Running})}

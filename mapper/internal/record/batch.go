@@ -10,20 +10,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// BatchKind is the kind of the records of undo batches.
+// BatchKind is the kind of the records of an undo's batches, see [Batch].
 const BatchKind = "ScattermapUndoBatch"
 
-// A Batch is the record of an extra commit of an undo. An undo restores the entities of a page of
-// the undone job. If they do not all fit in one commit, earlier commits restore some of them. Each
-// of these commits is a batch.
+// A Batch is the record of an extra commit of an undo. An undo restores a page of entities of the
+// undone job. If they do not all fit in one commit, earlier commits restore some of them. Each of
+// these commits is a batch.
 //
-// A batch's record is written in the same commit as its entities. It tells later attempts which
-// entities are already restored, so they are counted once. It has the same version as these
-// entities. By this version, an undo of the undo recognises them.
+// The record is written in the same commit as the batch's entities. It tells later attempts which
+// entities are already restored, so that they are counted once. It has the same version in the
+// database as these entities. By this version, an undo of the undo recognizes them.
 type Batch struct {
 	Job         string `datastore:"job,noindex"` // the undo's ID
 	Incarnation string `datastore:"incarnation,noindex"`
-	// the ID of the undone job's range whose page the batch restores
+	// the ID of the range of the undone job whose page is restored
 	Page     string `datastore:"page,noindex"`
 	Wrote    []byte `datastore:"wrote,noindex"` // keys of the restored entities, see [undolog.Wrote]
 	Restored int64  `datastore:"restored,omitempty,noindex"`
@@ -32,12 +32,13 @@ type Batch struct {
 	Expires time.Time `datastore:"expires,omitempty"`
 }
 
-// MaxBatchKeys is the largest size of a batch's keys in bytes. All keys of a batch then fit in its
-// record.
+// MaxBatchKeys is the largest size in bytes of all keys in one batch. With it, the keys fit in the
+// batch's record.
 const MaxBatchKeys = undolog.MaxKeys / 2
 
-// NewBatch returns the key and the record of a batch. The job is the undo, and page is the ID of
-// the undone job's range. The batch has restored and removed these numbers of entities.
+// NewBatch returns the key and the record of a batch of the undo job. The argument page is the ID
+// of the range whose page is restored. The batch has restored and removed these numbers of
+// entities.
 func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int64) (*datastore.Key, *Batch) {
 	h := sha256.New()
 	for _, key := range keys {
@@ -49,9 +50,9 @@ func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int
 	return BatchKey(job, page+"."+hex.EncodeToString(h.Sum(nil)[:16])), b
 }
 
-// BatchKey returns the key of a batch's record. Its name is the ID of the batch's page, a dot and a
-// hash. If the name is only the page's ID, the key comes before the keys of all batches of this
-// page.
+// BatchKey returns the key of a batch's record. Its name is the ID of the restored page's range, a
+// dot and a hash. If the name is only the range's ID, the key sorts before the keys of all batches
+// of this page.
 func BatchKey(job Ref, name string) *datastore.Key {
 	return datastore.NameKey(BatchKind, RangePrefix(job)+name, nil)
 }

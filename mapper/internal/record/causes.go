@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Cause is a group of a job's failures whose error texts are equal, apart from names and numbers
-// in them.
+// A Cause is a group of a job's failures with the same error text, apart from names and numbers in
+// it.
 type Cause struct {
 	Text      string
 	Count     int64
@@ -14,9 +14,9 @@ type Cause struct {
 	Example   *Range
 }
 
-// Causes groups failed entities by the texts of their errors. It returns the largest group first.
-// The argument all is the job's total number of failures. If failed is only a sample of them, the
-// sizes of the groups are extrapolated.
+// Causes groups failed entities by the texts of their errors. The largest group comes first. The
+// argument all is the job's number of failures. If failed has only a sample of them, the sizes of
+// the groups are extrapolated.
 func Causes(failed []*Range, all int64) (causes []Cause) {
 	at := make(map[string]int)
 	for _, r := range failed {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCauses checks that failures are grouped by cause, the largest group first. If not all
-// failures were read, the counts must be extrapolated.
+// TestCauses checks that failures are grouped by their error texts, and that the largest group
+// comes first. If not all failures were read, the sizes must be extrapolated.
 func TestCauses(t *testing.T) {
 	if got := Causes(nil, 0); len(got) != 0 {
 		t.Errorf("no failures have causes: %+v", got)

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// ErrState says that an operation is not allowed in the job's state.
+// ErrState says that the job's state does not allow an operation.
 var ErrState = errors.New("the job's state does not allow that")
 
-// ErrOtherArguments says that the ID belongs to a job that was started with another mapper, query
+// ErrOtherArguments says that a job with this ID exists, and was started with another mapper, query
 // or parameters.
 var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
-// refuseCleaned returns an error if an operation would need records of the job that are deleted or
-// must not change. There are two cases:
+// refuseCleaned returns an error if an operation must not run, because it would need records of the
+// job that are deleted or must not change. There are two cases:
 //
 //   - A clean-up deletes the records of the job's ranges.
 //   - Another job undoes this one, and reads its records.
@@ -34,7 +34,8 @@ func (j *Job) refuseCleaned() error {
 // Over reports whether the job has ended. Resume and Retry can make an ended job run again.
 func (j *Job) Over() bool { return j.State != Running && j.State != Paused }
 
-// Pause pauses a running job: its tasks start no further pages, but pages under way may still end.
+// Pause pauses a running job. Its tasks start no further pages of entities, but pages under way may
+// still end. It returns false if the job is already paused.
 func (j *Job) Pause() (changed bool, err error) {
 	switch j.State {
 	case Paused:
@@ -47,8 +48,9 @@ func (j *Job) Pause() (changed bool, err error) {
 	}
 }
 
-// PauseByLimit pauses a running job whose failures exceed a limit. The text over names the limit.
-// If the job has another epoch than the given one, PauseByLimit does nothing.
+// PauseByLimit pauses a running job because its failures exceed a limit, which the text over names.
+// If the job has another epoch (see [Job]) than the given one, it was resumed or retried since, and
+// PauseByLimit does nothing.
 //
 // If the limit is on the share of failures, sum has the present numbers. They become the baseline:
 // after a Resume, only later failures count.
@@ -64,10 +66,12 @@ func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool)
 	return true
 }
 
-// PausedByFailures is the action in the history of a job that its failure limit has paused.
+// PausedByFailures is the text of the entry in a job's history if the failure limit has paused the
+// job.
 const PausedByFailures = "paused by its failure limit"
 
-// Abort ends a job. An aborted job can't be resumed.
+// Abort ends a job that has not succeeded. An aborted job can't be resumed. Abort returns false if
+// the job is already aborted.
 func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	switch j.State {
 	case Aborted:
@@ -83,17 +87,17 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	}
 }
 
-// Resume makes a paused or failed job run again. A running job gets new tasks. If a failure limit
-// has paused the job, Resume raises the limit: the job may have as many further failures as at
-// first. If the budget has paused it, Resume gives it a full budget again. The argument failed is
-// the present number of failures.
+// Resume makes a paused or failed job run again. If the job is already running, it gets new tasks.
+// If a failure limit has paused it, Resume raises the limit: the job may have as many further
+// failures as it could have at first. If the budget has paused it, Resume gives it a full budget
+// again. The argument failed is the present number of failures.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
 	default:
 		return refuse(j)
 	}
-	// A job with Closing set deletes its records itself before it ends, so it may continue.
+	// A job with Closing set deletes its own records before it ends, so it may continue.
 	if err := j.refuseCleaned(); err != nil && len(j.Closing) == 0 {
 		return err
 	}
@@ -101,23 +105,22 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 		j.Limit = failed + j.LimitStep
 	}
 	if j.OverBudget {
-		j.Spent = 0 // a full budget again
+		j.Spent = 0 // the job has its full budget again
 		j.Allowance++
 	}
 	j.goOn(now)
 	return nil
 }
 
-// A Selection says which failures of a job a retry processes again.
+// A Selection says which failed entities of a job a retry processes again.
 type Selection struct {
 	Cause  string // only failures with this [Range.Cause]; empty: all
 	Failed int64  // the number of the job's failures
 }
 
-// Retry makes the job run again, to process the selected failures once more. A chain of tasks then
-// makes their ranges pending again, and EndRetry records the end of this chain. If the retry is
-// only for failures of one cause, the job's failure limit rises by the number of the other
-// failures.
+// Retry makes the job run again, to process the selected failed entities. A chain of tasks then
+// makes their ranges pending. EndRetry records the end of this chain. If the retry is only for
+// failures with one cause, the job's failure limit rises by the number of the other failures.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := j.refuseCleaned(); err != nil {
 		return err
@@ -131,20 +134,19 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 	j.Retrying, j.RetryOf = true, s.Cause
 	switch {
 	case s.Cause == "":
-		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // all failures are retried, so none counts
+		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // all failures are retried, so none of them counts
 	case j.Limit > 0:
 		j.Limit = s.Failed + j.LimitStep
 	}
 	return nil
 }
 
-// Retries reports whether a retry that was started or continued in the given epoch is still making
-// ranges of failures pending. If a job is paused during a retry, a Resume continues the retry in a
-// new epoch.
+// Retries reports whether a retry is still making ranges of failures pending, in the given epoch.
+// If a job is paused during a retry, a Resume continues the retry in a new epoch.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
-// EndRetry records that the ranges of all selected failures are pending again, and starts a new
-// epoch of the job. The sweep then enqueues their tasks.
+// EndRetry records that the ranges of all selected failures are pending again. It starts a new
+// epoch of the job. A sweep, which looks for ranges without a task, then enqueues tasks for them.
 func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
@@ -154,8 +156,9 @@ func (j *Job) EndRetry(epoch int64) (changed bool) {
 	return true
 }
 
-// CleanUp records that a clean-up of a job starts. The job must have ended. The argument how is
-// JSON that says which records are deleted.
+// CleanUp records that a clean-up of a job has started, which deletes records. The job must have
+// ended. The argument how is JSON that says which records are deleted. CleanUp returns false if
+// this clean-up is already under way.
 func (j *Job) CleanUp(how string) (changed bool, err error) {
 	switch {
 	case !j.Over():
@@ -172,16 +175,17 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether the job may end, if its records were added up in the given epoch. The job
-// must be running, without a retry or a clean-up. A later epoch means that ranges may have become
-// pending since, so the sum is outdated.
+// MayEnd reports whether a job whose records were added up in the given epoch may end. The job must
+// be running, without a retry or a clean-up. In a later epoch, ranges may have become pending
+// since, so the sum would be outdated.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// AdvanceEpoch raises the job's epoch to the given one, if that is the next epoch. A guard calls
-// it: a task that is enqueued before a commit to this epoch. After that, commits that rely on the
-// old epoch fail: the commit for which the guard was enqueued, and the commit that ends the job.
+// AdvanceEpoch raises the job's epoch to the given one, if this is the next epoch. A guard calls
+// it, which is a task that is enqueued before a commit that would start this epoch. After
+// AdvanceEpoch, two commits fail because the epoch has changed: the one for which the guard was
+// enqueued, and the one that would end the job.
 func (j *Job) AdvanceEpoch(epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -193,17 +197,17 @@ func (j *Job) AdvanceEpoch(epoch int64) (changed bool) {
 	return true
 }
 
-// Fail ends the job as failed, for the given reason. countersLost says that the reason is counters
-// that became too large.
+// Fail ends the job as failed, for the given reason. The argument countersLost says that the reason
+// is counters which became too large.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 
-// LoseEnd records that the task which should end the job was lost. The name of this task contains
-// the generation. LoseEnd raises the generation, so that the next task has a new name. The next
-// task runs exclusively, because the finalizer may have killed the processes that ran the lost
-// task.
+// LoseEnd records that the task which should end the job was lost. It raises the generation, which
+// is part of the task's name, so that another task can be enqueued. The other task runs exclusively
+// (its process does nothing else), because the finalizer may have killed the processes that ran the
+// lost task. LoseEnd returns false if the job is not running, or has another generation.
 func (j *Job) LoseEnd(generation int64) (changed bool) {
 	if j.State != Running || j.Generation != generation {
 		return false
@@ -214,8 +218,8 @@ func (j *Job) LoseEnd(generation int64) (changed bool) {
 }
 
 // BeginFinalizer writes the crash mark m into the job's record. A delivery calls it before it runs
-// the finalizer. If the record already has a mark, the process of the delivery that wrote it may
-// have died: see [Suspicion].
+// the finalizer, and removes the mark afterwards. If the record already has a mark of another
+// delivery, the process of that delivery may have died: see [Suspicion].
 func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline time.Duration) (changed bool) {
 	if j.State != Running || j.Epoch != epoch || j.Begun == m.Delivery {
 		return false
@@ -223,7 +227,7 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 	if died := j.Begin(m, now, deadline); died != nil {
 		j.Die(*died, now, deadline)
 	}
-	if j.Error == "" { // a non-empty error comes from a finalizer that returned it
+	if j.Error == "" { // otherwise a finalizer has returned an error, which stays
 		j.Error = "the finalizer is tried again: a delivery of its task did not come to its end"
 	}
 	return true
@@ -231,8 +235,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild sets or removes the job's error which says that no build of the program with the job's
-// mapper has received its tasks. It does not replace another error.
+// NeedsBuild sets the job's error which says that its tasks wait for a build of the program with
+// the job's mapper. If missing is false, it removes this error. It does not replace another error.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestControl tries each operation on a job in each state. It checks which operations are allowed,
-// change nothing, or are refused.
+// TestControl tries each operation on a job in each state. It checks whether the operation is
+// allowed, changes nothing, or is refused.
 func TestControl(t *testing.T) {
 	states := []JobState{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
 	always := func(f func(*Job) error) func(*Job) (bool, error) {
@@ -81,8 +81,8 @@ func TestCleanedUp(t *testing.T) {
 	}
 }
 
-// TestLimits checks that a job which a failure limit paused may have as many more failures after a
-// Resume.
+// TestLimits checks a job that a failure limit has paused. After a Resume, it may have as many
+// further failures as before.
 func TestLimits(t *testing.T) {
 	j := Job{State: Running, Epoch: 2, Limit: 10, LimitStep: 10}
 	if j.PauseByLimit(1, "late", new(Totals)) || j.State != Running {
@@ -105,8 +105,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRetryEnds checks that a retry ends only in its own epoch. A Resume raises the epoch, so after
-// a pause and a Resume it is a later epoch than at the retry's start.
+// TestRetryEnds checks that a retry ends only in its own epoch. If the job is paused and resumed
+// during the retry, this is the epoch after the Resume.
 func TestRetryEnds(t *testing.T) {
 	j := Job{State: SucceededWithFailures, Epoch: 1}
 	if err := j.Retry(Selection{}, noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
@@ -123,8 +123,8 @@ func TestRetryEnds(t *testing.T) {
 	}
 }
 
-// TestEnd checks that the task which ends a job gets a new name after it was lost, and that a job
-// can fail.
+// TestEnd checks that the task which ends a job gets a new name if it was lost, and that a job can
+// fail.
 func TestEnd(t *testing.T) {
 	j := Job{State: Running, Generation: 2}
 	if j.LoseEnd(1) || !j.LoseEnd(2) || j.Generation != 3 || !j.Suspected() {
@@ -136,8 +136,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestBeginFinalizer checks which crash marks of earlier deliveries count as deaths when the
-// finalizer runs again.
+// TestBeginFinalizer checks when a crash mark (a note of an earlier delivery in the record) counts
+// as the death of a process, when the finalizer runs again.
 func TestBeginFinalizer(t *testing.T) {
 	j := Job{State: Running, Epoch: 1}
 	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
@@ -149,7 +149,7 @@ func TestBeginFinalizer(t *testing.T) {
 		t.Error("the same mark twice, as the answer to a commit was lost")
 	}
 	if paused := (Job{State: Paused, Epoch: 1}); paused.BeginFinalizer(1, first, rounded, time.Minute) {
-		t.Error("a paused job begins its finalizer")
+		t.Error("a paused job starts its finalizer")
 	}
 	second := first
 	second.Delivery, second.At, second.Try = "b", rounded.Add(time.Hour), 1
@@ -188,8 +188,8 @@ func TestNeedsBuild(t *testing.T) {
 	}
 }
 
-// TestAdvanceEpoch checks that AdvanceEpoch raises the epoch, and the epoch in which the finalizer
-// took effect, and changes nothing else.
+// TestAdvanceEpoch checks that AdvanceEpoch raises the epoch. It must also raise the epoch in which
+// the finalizer took effect, and change nothing else.
 func TestAdvanceEpoch(t *testing.T) {
 	for _, before := range []Job{
 		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2},

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Digest is a hash of a sequence of values. Equal values give equal digests in every process,
-// even after they were stored and read back.
+// A Digest is a hash of a sequence of values, to which its methods add values. Equal values give
+// equal hashes in every process, even after they were stored and read.
 type Digest struct {
 	hash hash.Hash
 	to   *bufio.Writer // a buffer before hash; its writes never fail
@@ -26,8 +26,8 @@ type Digest struct {
 // long enough to detect every accidental change.
 const DigestSize = 16
 
-// NewDigest returns a digest that starts with the text what. The text names the kind of digest, so
-// that digests of different kinds differ.
+// NewDigest returns a digest whose first value is the text what. The text says what is hashed, so
+// that digests for different purposes differ.
 func NewDigest(what string) *Digest {
 	h := sha256.New()
 	d := &Digest{h, bufio.NewWriterSize(h, 512)}
@@ -35,13 +35,14 @@ func NewDigest(what string) *Digest {
 	return d
 }
 
-// Sum returns the digest of all values that were written. The Digest can't be used after that.
+// Sum returns the hash of all values that were added. The Digest can't be used after that.
 func (d *Digest) Sum() []byte {
 	_ = d.to.Flush()
 	return d.hash.Sum(nil)[:DigestSize]
 }
 
-// Number returns the digest as a number. The Digest can't be used after that.
+// Number returns the hash of all values as a number, so that hashes can be added up. The Digest
+// can't be used after that.
 func (d *Digest) Number() tally.Sum { return tally.SumOf(d.Sum()) }
 
 func (d *Digest) text(s string) {
@@ -60,7 +61,7 @@ func (d *Digest) time(t time.Time) {
 	d.integer(t.UnixMicro())
 }
 
-// Key writes a key.
+// Key adds a key to the digest.
 func (d *Digest) Key(k *datastore.Key) {
 	if k == nil {
 		d.integer(0)
@@ -75,7 +76,7 @@ func (d *Digest) Key(k *datastore.Key) {
 	d.path(k)
 }
 
-// path writes the kind and the name or ID of a key and of its ancestors, from the root on.
+// path adds the kind and the name or ID of a key and of its ancestors, from the root to the key.
 func (d *Digest) path(k *datastore.Key) {
 	if k.Parent != nil {
 		d.path(k.Parent)
@@ -100,7 +101,7 @@ func (d *Digest) Position(p *keyspace.Position) {
 	}
 }
 
-// value writes a value of the property in mapper.Query.ShardBy.
+// value adds a value of the property in mapper.Query.ShardBy.
 func (d *Digest) value(v any) {
 	d.integer(int64(value.Rank(v)))
 	switch v := v.(type) {
@@ -120,8 +121,9 @@ func (d *Digest) value(v any) {
 	}
 }
 
-// SingleSum returns a hash of the range's ID and its single entity, as a number. The parent stores
-// the sum of these numbers over such children in Range.Single.
+// SingleSum returns a hash of the range's ID and its single entity, as a number. The record of the
+// parent has the sum of these numbers over its single-entity children (Range.Single), to find
+// missing ones.
 func (r *Range) SingleSum() tally.Sum {
 	d := NewDigest("single")
 	d.text(r.ID)
@@ -129,10 +131,10 @@ func (r *Range) SingleSum() tally.Sum {
 	return d.Number()
 }
 
-// PageDigest is the text with which the digests of a page's keys start.
+// PageDigest is the first value of each digest of a page's keys, see [NewDigest].
 const PageDigest = "page 1"
 
-// KeysDigest returns the digest of the keys of a page's entities, in the given order.
+// KeysDigest returns the hash of the keys of a page's entities, in the given order.
 func KeysDigest(at []*keyspace.Position) []byte {
 	d := NewDigest(PageDigest)
 	for _, p := range at {
@@ -141,7 +143,8 @@ func KeysDigest(at []*keyspace.Position) []byte {
 	return d.Sum()
 }
 
-// Digest returns the seal of a range that is done: a hash of its start, its end and its results.
+// Digest returns the seal of a range that is done: a hash of its start, its end and its results. If
+// a later digest differs from the stored seal, the record was changed.
 func (r *Range) Digest() []byte {
 	d := NewDigest("range 1")
 	d.text(r.Ref().String())
@@ -162,7 +165,7 @@ func (r *Range) Digest() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
-	// If Written is 0, it is left out, because older builds stored no such field and sealed records
+	// If Written is 0, it is left out. Older builds had no such field, so they sealed records
 	// without it.
 	if r.Written != 0 {
 		d.text("written")

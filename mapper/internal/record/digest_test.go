@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestSealsOfOlderBuilds checks that seals and digests do not change from build to build. A job
-// that an older build has started has records with that build's seals.
+// TestSealsOfOlderBuilds checks that all builds calculate the same seals and digests for the same
+// record. A job that an older build has started has records with that build's seals.
 func TestSealsOfOlderBuilds(t *testing.T) {
 	order := datastore.NameKey("Order", "o-1", datastore.IDKey("Account", 7, nil))
 	order.Namespace, order.Parent.Namespace = "eu", "eu"
@@ -45,7 +45,7 @@ func TestSealsOfOlderBuilds(t *testing.T) {
 	}
 }
 
-// TestSealed checks which fields of a record its seal covers: those that say what the range was,
+// TestSealed checks which fields of a record are in its seal: the ones that say what the range was,
 // and what its page did. The other fields only control the work.
 func TestSealed(t *testing.T) {
 	sealed := strings.Fields("Job Incarnation ID Failed State Depth Start End Namespace Kind Alone Refusals Children " +

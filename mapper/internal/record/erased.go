@@ -10,24 +10,25 @@ import (
 	"time"
 )
 
-// A Closing is a summary of a job's records. If a job's mapper sets mapper.Mapper.Forget, the job
-// deletes its records before it ends. The job's own record then keeps this summary.
+// A Closing is a summary of the records of a job's ranges. If a job's mapper sets
+// mapper.Mapper.Forget, the job deletes these records before it ends, and stores the summary in its
+// own record.
 type Closing struct {
 	Ranges   int64  `json:"ranges"`
 	Alone    int64  `json:"alone"`
 	Failures int64  `json:"failures"`
 	Salt     string `json:"salt"`
-	// salted hashes of the IDs of other jobs whose records this job has cleaned up
+	// salted hashes of the IDs of other jobs from whose records this job has removed data
 	Forgot []string `json:"forgot,omitempty"`
-	More   int64    `json:"more,omitempty"` // number of other such jobs, whose hashes do not fit in Forgot
+	More   int64    `json:"more,omitempty"` // number of such jobs whose hashes do not fit in Forgot
 }
 
 // maxForgot is the largest number of hashes in Forgot. They take about 35 KiB.
 const maxForgot = 1000
 
-// Close starts the deletion of the records of a running job's ranges. c is their summary, and sum
-// has their totals. The argument how is JSON that says which records are deleted, as in
-// [Job.CleanUp].
+// Close starts the deletion of the records of the ranges of a running job. The argument c is their
+// summary, and sum has their totals. The argument how is JSON that says which records are deleted,
+// as in [Job.CleanUp].
 func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -37,8 +38,8 @@ func (j *Job) Close(c Closing, sum *Totals, how string) error {
 	return err
 }
 
-// DecodeClosing returns the summary of a job's deleted records. It returns nil if the job does not
-// delete its records before its end.
+// DecodeClosing returns the summary of a job's deleted records, or nil if the job does not delete
+// its records before its end.
 func (j *Job) DecodeClosing() (*Closing, error) {
 	if len(j.Closing) == 0 {
 		return nil, nil
@@ -50,9 +51,9 @@ func (j *Job) DecodeClosing() (*Closing, error) {
 	return c, nil
 }
 
-// Forget adds salted hashes of the given job IDs to c.Forgot, or counts them in c.More if they do
-// not fit. It reports whether any of them is new. The caller is about to remove the subject from
-// the records of these jobs.
+// Forget adds salted hashes of these job IDs to c.Forgot, or counts them in c.More if they do not
+// fit. The caller is about to remove data from the records of these jobs. Forget reports whether
+// any of the IDs is new.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {
 		h := Salted(c.Salt, id)
@@ -69,7 +70,8 @@ func (c *Closing) Forget(ids []string) (changed bool) {
 	return changed
 }
 
-// Salted returns a hash of a salt and a text.
+// Salted returns a hash of a text with a salt, so that the text can't be found by hashing guesses
+// without the salt.
 func Salted(salt, text string) string {
 	h := sha256.Sum256([]byte(salt + "\x00" + text))
 	return hex.EncodeToString(h[:16])
@@ -78,16 +80,16 @@ func Salted(salt, text string) string {
 const erasedText = "(erased)"
 
 // Redact removes from a job's record everything that can name an entity, or say what the job was
-// about: query, parameters, errors, reasons, and names of counters. Numbers stay. A salted hash
-// replaces the query and the parameters. The salt is not stored.
+// about: query, parameters, errors, reasons, and names of counters. Numbers stay. A hash with the
+// salt replaces the query and the parameters. The salt is not stored.
 //
-// The history keeps times, actions, and the names of operators that do not mention the subject. If
-// the subject is empty, the history keeps no names of operators.
+// The history keeps times, actions, and the names of operators that do not mention the subject s.
+// If the subject is empty, no names of operators stay.
 func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
 	j.Closing, j.Undo = nil, ""
-	acts, _ := j.History.Acts() // an error leaves no entries
+	acts, _ := j.History.Acts() // after an error, no entries remain
 	j.History = nil
 	for _, a := range acts {
 		if a.Why != "" {
@@ -107,10 +109,11 @@ func (j *Job) Redact(s Subject, salt string, now time.Time) error {
 }
 
 // RedactTexts removes texts that mention a subject from a job's history, errors and names of
-// counters. It leaves query and parameters alone. It reports whether it has changed anything.
+// counters. It does not change the query and the parameters. It reports whether it has removed
+// anything.
 func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
-	said := err != nil // if the history can't be decoded, it is dropped, which is a change, too
+	said := err != nil // if the history can't be decoded, it is removed, which is a change, too
 	var history History
 	for _, a := range acts {
 		for _, text := range []*string{&a.What, &a.By, &a.Why} {
@@ -138,7 +141,7 @@ func (j *Job) RedactTexts(s Subject) (changed bool, err error) {
 }
 
 // RedactValues removes from a job's record all texts that may contain data of an entity: errors,
-// and the names of counters and namespaces. It reports whether it has changed anything.
+// and the names of counters and namespaces. It reports whether it has removed anything.
 func (j *Job) RedactValues() (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
@@ -158,8 +161,8 @@ func (j *Job) RedactValues() (changed bool, err error) {
 }
 
 // ComesAnywhere reports whether the job may read data in any namespace. An undo may, because its
-// query selects records of ranges, which can be about any namespace. A job whose query can't be
-// decoded may, too.
+// query selects records of ranges, which can be about any namespace. The result is also true if the
+// query can't be decoded.
 func (j *Job) ComesAnywhere() bool {
 	var q struct {
 		Kind string `json:"kind"`
@@ -174,9 +177,9 @@ func (j *Job) NamesKeys() bool {
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast changes a schedule's past ticks (planned times of runs). It replaces IDs of jobs that
-// mention the subject by salted hashes. The salt is not stored. Ticks that can't be decoded are
-// dropped.
+// RedactPast changes a schedule's past ticks, which are the planned times of its runs. It replaces
+// the IDs of jobs that mention the subject by salted hashes. The salt is not stored. Ticks that
+// can't be decoded are removed.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {
@@ -186,6 +189,6 @@ func (s *Schedule) RedactPast(of Subject, salt string) {
 	}
 	s.Past = nil
 	if len(all) > 0 {
-		s.Past, _ = json.Marshal(all) // texts and valid times can always be encoded
+		s.Past, _ = json.Marshal(all) // encoding texts and valid times can't fail
 	}
 }

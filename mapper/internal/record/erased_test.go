@@ -33,8 +33,8 @@ func acts(t *testing.T, h History) (all [][3]string) {
 	return all
 }
 
-// TestRedact checks that the redacted record of a job does not tell what the job was about, but
-// keeps numbers, times and actions.
+// TestRedact checks that the redacted record of a job does not tell what the job was about. It must
+// keep numbers, times and actions.
 func TestRedact(t *testing.T) {
 	job := Job{ID: "j", Query: []byte(`{"kind":"Account"}`), Params: []byte(`{"name":"alice"}`), Undo: "undo-alice",
 		Closing: []byte(`{}`), Error: "no mail to alice", Trouble: "alice is busy", RetryOf: "no mail",
@@ -153,8 +153,8 @@ func TestRedactTexts(t *testing.T) {
 	}
 }
 
-// TestRedactValues checks that errors and names are removed, and that the method reports whether
-// there were any.
+// TestRedactValues checks that errors and names are removed, and that the result says whether there
+// were any.
 func TestRedactValues(t *testing.T) {
 	totals := func(counters map[string]int64, spaces map[string]SpaceTotals) []byte {
 		var j Job
@@ -213,8 +213,8 @@ func TestRedactPast(t *testing.T) {
 	}
 }
 
-// TestClosing checks that a job which deletes its records keeps their summary. A damaged summary
-// must give an error, and not count as none.
+// TestClosing checks that a job which deletes its records keeps their summary. For a damaged
+// summary there must be an error.
 func TestClosing(t *testing.T) {
 	j := Job{ID: "j"}
 	if c, err := j.DecodeClosing(); c != nil || err != nil {
@@ -236,8 +236,8 @@ func TestClosing(t *testing.T) {
 	}
 }
 
-// TestForget checks that a summary contains each job once, and only counts the jobs above the
-// limit.
+// TestForget checks that a summary contains the hash of each job once, and only counts jobs above
+// the limit.
 func TestForget(t *testing.T) {
 	c := Closing{Salt: "s"}
 	if c.Forget(nil) || !c.Forget([]string{"a", "a", "b"}) || c.Forget([]string{"b", "a"}) ||

@@ -9,16 +9,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An Example is a change that a rehearsal would make to one entity.
+// An Example is a change that a rehearsal (a dry run of a job) would make to one entity.
 type Example struct {
 	Key *datastore.Key `json:"key"`
-	// "change", "delete", "put another entity" or "delete another entity"
+	// What is "change", "delete", "put another entity" or "delete another entity".
 	What string `json:"what"`
-	// the properties that would be changed, put or deleted
+	// Properties has the properties that would be changed, put or deleted.
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
-// An ExampleProperty is a property before and after the change, as texts of up to 200 characters.
+// An ExampleProperty is a property before and after the change, both as texts of up to 200
+// characters.
 type ExampleProperty struct {
 	Name   string `json:"name"`
 	Before string `json:"before"` // empty: the property does not exist
@@ -28,8 +29,8 @@ type ExampleProperty struct {
 // PageExamples is the number of examples that a rehearsal (a dry run of a job) stores of each page.
 const PageExamples = 2
 
-// Exemplify stores examples of what a page would change, in the record of a range of a rehearsal (a
-// dry run). If they do not fit, it stores none.
+// Exemplify stores in the record of a range which changes its page would make, as examples. It is
+// for rehearsals (dry runs). If the examples do not fit, it stores none.
 func (r *Range) Exemplify(all []Example) {
 	if len(all) == 0 {
 		return
@@ -43,7 +44,7 @@ func (r *Range) Exemplify(all []Example) {
 	}
 }
 
-// ExamplesOf returns the examples stored in the records of the pages of a rehearsal (a dry run).
+// ExamplesOf returns the examples that are stored in the records of a rehearsal (a dry run).
 func ExamplesOf(ranges []*Range) (all []Example, err error) {
 	for _, r := range ranges {
 		var some []Example

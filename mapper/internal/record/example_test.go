@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestExamples checks that the record of a page of a rehearsal (a dry run) stores examples if they
-// fit. The examples must be read in the order of the pages.
+// TestExamples checks that a page of a rehearsal (a dry run) stores its examples if they fit. They
+// must be returned in the order of the pages.
 func TestExamples(t *testing.T) {
 	size := func(all []Example) int {
 		text, err := json.Marshal(all)

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestFirstRanges checks the records of a job's first ranges: together they cover the query without
-// an overlap, and the root's record counts its children.
+// TestFirstRanges checks the records of a job's first ranges. Together they must cover the query
+// without an overlap, and the root's record must have the number of its children.
 func TestFirstRanges(t *testing.T) {
 	j := &Job{ID: "j", PageSize: 50}
 	j.Incarnate(7)
@@ -31,7 +31,7 @@ func TestFirstRanges(t *testing.T) {
 	}
 }
 
-// TestEndsAtOnce checks which jobs may end by a single write of their record.
+// TestEndsAtOnce checks which jobs can be ended by a single write of their record.
 func TestEndsAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		name   string

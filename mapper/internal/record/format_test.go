@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestStoredNames checks the property names under which fields of jobs and ranges are stored. After
-// a change of a name, a new build could not read the records of jobs that run during an upgrade.
+// TestStoredNames checks the property names under which fields of jobs and ranges are stored. If a
+// name changed, a new build could not read the records of jobs that run during an upgrade.
 func TestStoredNames(t *testing.T) {
 	suspicion := "begun begun_at begun_alone seen_task seen_try doubtful solo deaths settled"
 	for _, test := range []struct {
@@ -61,7 +61,7 @@ func TestStoredNames(t *testing.T) {
 	}
 }
 
-// fill sets all fields of a struct, so that none is left out of the record as empty.
+// fill sets all fields of a struct to values, because the record leaves out empty fields.
 func fill(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)

@@ -15,7 +15,7 @@ var (
 	rounded = noon.Truncate(time.Microsecond) // rounded to microseconds, as the database stores times
 )
 
-// TestJobTransitions makes a job run, and ends it, in every state.
+// TestJobTransitions checks how a job in each state continues and ends.
 func TestJobTransitions(t *testing.T) {
 	goOn := func(j *Job) { j.goOn(noon) }
 	succeed := func(sum Totals) func(*Job) {
@@ -95,8 +95,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestIncarnation checks that two jobs with the same ID have different incarnations, even if their
-// random numbers are equal.
+// TestIncarnation checks that two different jobs with the same ID have different incarnations, even
+// if their random numbers are equal.
 func TestIncarnation(t *testing.T) {
 	job := Job{ID: "nightly", Mapper: "m", Query: []byte(`{"kind":"A"}`), Params: []byte("{}")}
 	job.Incarnate(7)
@@ -149,8 +149,8 @@ func TestCheckState(t *testing.T) {
 	}
 }
 
-// TestTotalsBefore checks that a job which retries its failures has the totals of its success. If
-// these are damaged, it has none.
+// TestTotalsBefore checks that a job which retries its failures still has the totals of its
+// success. If these are damaged, it has none.
 func TestTotalsBefore(t *testing.T) {
 	for before, want := range map[string]int64{
 		"": 0, `{"processed":5}`: 5, `{"processed":5`: 0, `{"processed":"5"}`: 0,

@@ -8,8 +8,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestListed checks that a job is in exactly the listings that select it, and that listings are in
-// the order of the jobs' starts.
+// TestListed checks that a job is in exactly the listings that select it, and that listings have
+// jobs in the order of their starts.
 func TestListed(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	j := &Job{ID: "x", Queue: "q", State: Running, Mapper: "m", Created: at}
@@ -49,7 +49,7 @@ func TestListed(t *testing.T) {
 	if old.Place() >= j.Place() || !ValidPlace(j.Place()) || !ValidPlace(old.Place()) {
 		t.Errorf("%q and %q", old.Place(), j.Place())
 	}
-	// Update sets the record's entries anew.
+	// Update also sets the entries of the record.
 	j.Update()
 	if n := len(j.Listed); n != 8 {
 		t.Errorf("the job is listed %d times", n)

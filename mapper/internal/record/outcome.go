@@ -12,35 +12,40 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An Outcome is the result of a page. [Range.Commit] stores it in the range's record, and makes the
-// records of the child ranges.
+// An Outcome says what a page has done. [Range.Commit] stores it in the record of the page's range,
+// and makes the records of the range's children.
 type Outcome struct {
-	Done []*keyspace.Position // entities of the page that were processed or have failed, in order
-	Next *keyspace.Position   // the first entity after Done; nil: the range has no further entity
-	// where the range is cut: first its own piece, then its children's pieces; empty: it is not cut
+	Done []*keyspace.Position // the page's entities that were processed or have failed, in order
+	Next *keyspace.Position   // the range's first entity after Done; nil: there is none
+	// Cut has the pieces into which the range is cut: first its own piece, then its children's
+	// pieces. If Cut is empty, the range is not cut.
 	Cut     []split.Piece
-	GoesOn  bool          // whether the delivery continues with the rest of the range itself
-	Failed  []Failure     // the entities in Done that have failed
+	GoesOn  bool          // whether the delivery itself continues with the rest of the range
+	Failed  []Failure     // the entities in Done on which the function has failed
 	Backoff fault.Backoff // how long to wait before failed entities are retried
 
-	Generation int64           // the job's generation
-	Space      *keyspace.Space // the kind and namespace of the page's entities; nil: the query has only one
-	Beyond     bool            // whether the rest of the range may have other kinds or namespaces
-	EntitySize int64           // average size of an entity in bytes; 0: unknown
-	NextPage   int64           // the page size of the range's children
-	Each       time.Duration   // how long the function takes for an entity
+	Generation int64 // the job's generation
+	// Space is the kind and namespace of the page's entities. It is nil if the query has only one
+	// of each.
+	Space      *keyspace.Space
+	Beyond     bool          // whether the rest of the range may have other kinds or namespaces
+	EntitySize int64         // average size of an entity in bytes; 0: unknown
+	NextPage   int64         // the page size of the range's children, in entities
+	Each       time.Duration // the function's mean time for an entity
 
 	Processed, Written int64
-	// calls of a service that the function has announced since the record was last written
+	// Calls is the number of calls of a service that the function has announced since the record
+	// was last written.
 	Calls     int64
-	Conflicts int64         // how often the function ran again because other clients had changed an entity
+	Conflicts int64         // number of repeated runs of the function, because other clients had changed an entity
 	Ran       time.Duration // how long the function ran
-	// how long the page waited in favour of other clients, because the job is a background job
+	// Yielded is how long the page waited in favour of other clients, because the job is a
+	// background job.
 	Yielded   time.Duration
 	Full      bool           // whether the page ended at a limit of count, bytes or time
 	Counters  []byte         // the function's counters as JSON
-	Unsharded int64          // how many entities lack the property in ShardBy, see [Range]
-	Wrote     []byte         // the entities that the page writes, see [undolog.Wrote]
+	Unsharded int64          // number of entities that lack the property in ShardBy, see [Range]
+	Wrote     []byte         // which entities the page writes, see [undolog.Wrote]
 	Left      []undolog.Left // entities that an undo did not restore
 	Examples  []Example      // changes that a rehearsal would make
 }
@@ -51,19 +56,22 @@ type Failure struct {
 	Err       error
 	Attempts  int64 // the number of attempts so far
 	Permanent bool  // whether another attempt would fail in the same way
-	Suspected bool  // whether the entity may have killed its process; there is no error then
+	// Suspected says that the entity may have killed the process that ran the function on it. Then
+	// there is no error.
+	Suspected bool
 }
 
 // Last reports whether the failure is final. The parameter most is the largest number of attempts
-// of an entity.
+// for an entity.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
-// A Follow says what the delivery must do after the commit of its page.
+// A Follow says what the delivery must do after its page has been committed.
 type Follow struct {
-	Next   *Range               // the child range that the delivery continues with; nil: none
-	Waits  map[string]time.Time // when the children with an entity to retry are due, by the children's IDs
-	Failed int                  // number of failed entities that are not retried
-	CutOff int64                // number of child ranges that the page has cut off for other workers
+	Next *Range // the child range with which the delivery continues; nil: none
+	// Waits has the times when children with an entity to retry are due, by the children's IDs.
+	Waits  map[string]time.Time
+	Failed int   // number of failed entities that are not retried
+	CutOff int64 // number of child ranges that the page has cut off for other workers
 }
 
 // ErrOverlap says that a page goes beyond the end of its range, so another task would process some
@@ -72,16 +80,17 @@ var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is 
 	"please report it"))
 
 // Commit marks a pending range as done, and stores the outcome of its page. It only changes records
-// in memory. After an error, the caller must not use the range.
+// in memory, which the caller then writes. After an error, the caller must not use the range.
 //
-// It returns the new children in the order of their indexes: pieces that were cut off, the rest of
-// the range's own piece, entities to retry, and failed entities.
+// Commit returns the new children in the order of their indexes. First come pieces that were cut
+// off, then the rest of the range's own piece, entities to retry, and final failures.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
 	r.RefusedIn, r.Pace = o.Generation, o.Each
 	if o.Space != nil {
 		r.In(*o.Space)
 	}
-	// If the page goes beyond the first piece, the range is not cut now. The next page may cut it.
+	// If the page has processed entities after the first piece, the range is not cut now. The next
+	// page may cut it.
 	if at := o.reached(); len(o.Cut) > 1 && at != nil && o.Cut[0].Holds(at) {
 		r.EntitySize = cmp.Or(o.EntitySize, r.EntitySize)
 		children = r.Divide(o.Cut, o.NextPage, o.Space != nil, now)
@@ -99,7 +108,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	children = append(children, r.isolate(o, &f, now)...)
 	r.Entities, r.Keys = int64(len(o.Done)), KeysDigest(o.Done)
 	r.Processed, r.Written, r.Conflicts = o.Processed, o.Written, o.Conflicts
-	r.Calls += o.Calls // added, because runs that had no effect may have announced calls before
+	r.Calls += o.Calls // added, because earlier runs without effect may have announced calls, too
 	r.Ran, r.Full = o.Ran, o.Full
 	r.Yielded = o.Yielded
 	r.Unsharded, r.Counters, r.Wrote = cmp.Or(o.Unsharded, r.Unsharded), o.Counters, o.Wrote
@@ -109,14 +118,14 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	return children, f, nil
 }
 
-// Leave stores which entities a page of an undo could not restore.
+// Leave stores in the record of an undo's page which entities it could not restore.
 func (r *Range) Leave(all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}
 }
 
-// reached returns the last position that the page has processed. If it has processed none, reached
+// reached returns the last position that the page has processed. If it has processed no entity, it
 // returns the first position after the page, or nil if the range is empty.
 func (o *Outcome) reached() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
@@ -125,9 +134,9 @@ func (o *Outcome) reached() *keyspace.Position {
 	return o.Next
 }
 
-// Divide cuts the range into the given pieces. The range keeps the first piece. Divide returns
-// children for the other pieces, with the given page size. many says that the query has several
-// kinds or namespaces. The range then gets the kind and namespace of its piece.
+// Divide cuts the range into the given pieces. The range keeps the first piece. Divide returns new
+// children for the other pieces, with the given page size. The argument many says that the query
+// has several kinds or namespaces. Then the range gets the kind and namespace of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -145,10 +154,10 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	return children
 }
 
-// rest shortens the range to its page, and makes a child for the rest of its own piece. It returns
-// nil if nothing remains, or if children already have the rest. If the range runs exclusively and
-// its page was halved, the child runs exclusively, too, because it may contain the entity that
-// kills the process.
+// rest shortens the range to its page, and returns a new child for the rest of its own piece. It
+// returns nil if nothing remains, or if children already have the rest. If the range runs
+// exclusively (its process does nothing else) and its page was halved, the child also runs
+// exclusively, because it may contain the entity that kills the process.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -172,8 +181,8 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 }
 
 // isolate makes a child for each failed entity: first for the entities to retry, then for the final
-// failures. A range that has only a single entity records the failure itself. isolate stores in f
-// when the retries are due, and the number of final failures.
+// failures. If the range itself has only a single entity, its own record stores the failure.
+// isolate stores in f when the retries are due, and the number of final failures.
 func (r *Range) isolate(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum

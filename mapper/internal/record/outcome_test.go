@@ -22,7 +22,7 @@ func ids(all ...int64) (p []*keyspace.Position) {
 	return p
 }
 
-// said describes a range as a short text, for comparisons.
+// said describes a range as a short text.
 func said(r *Range) string {
 	text := string(r.State) + " ["
 	if r.Start != nil {
@@ -67,7 +67,7 @@ func TestCommit(t *testing.T) {
 	kindL := keyspace.Space{Kind: "L"}
 	for _, c := range []struct {
 		name   string
-		change func(r *Range) // change prepares the range before the commit
+		change func(r *Range) // prepares the range before the commit
 		o      Outcome
 		want   []string // the range after the commit, then its children
 		cutOff int64
@@ -240,7 +240,7 @@ func TestCommit(t *testing.T) {
 }
 
 // TestCommitIsWhole checks with random outcomes that each key of the range is in exactly one record
-// after the commit: the range's or a child's.
+// after the commit: in the range's record, or in a child's.
 func TestCommitIsWhole(t *testing.T) {
 	for from := int64(10); from <= 20; from++ {
 		for reached := 0; reached <= int(20-from) && reached <= 4; reached++ {
@@ -278,7 +278,7 @@ func TestCommitIsWhole(t *testing.T) {
 	}
 }
 
-// TestLeave checks that LeftOf is set only if the page left entities unrestored.
+// TestLeave checks that LeftOf is set only if an undo's page could not restore some entities.
 func TestLeave(t *testing.T) {
 	r := &Range{Job: "j"}
 	if r.Leave(nil); r.Left != nil || r.LeftOf != "" {
@@ -290,7 +290,7 @@ func TestLeave(t *testing.T) {
 }
 
 // TestCommitStores checks that a record stores what its page did. It also checks that the children
-// get what is known about their entities, such as the average size.
+// get what is known about their entities, such as the mean size.
 func TestCommitStores(t *testing.T) {
 	r := root()
 	r.Unsharded, r.EntitySize = 3, 1000

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTakes checks which tasks of a job an engine runs, which ones are superseded, and which ones
-// give an error.
+// TestTakes checks which tasks of a job an engine runs, which ones it ignores, and for which ones
+// it returns an error.
 func TestTakes(t *testing.T) {
 	for _, test := range []struct {
 		owner       Owner
@@ -52,8 +52,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestRefuseMoves checks that RefuseMoves changes the job, so that the move under way fails, unless
-// the job is in that queue already.
+// TestRefuseMoves checks that RefuseMoves changes the job's record, so that the commit of a move
+// fails. It must not change it if the job is already in that queue.
 func TestRefuseMoves(t *testing.T) {
 	j := &Job{Queue: "here"}
 	for n := range int64(2) {

@@ -14,7 +14,7 @@ import (
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// root returns the root range of a job over the keys [10, 20).
+// root returns the root range of a job, limited to the keys [10, 20).
 func root() *Range {
 	j := &Job{ID: "j", PageSize: 100, Created: noon, Generation: 2}
 	j.Incarnate(1)
@@ -33,7 +33,7 @@ func TestContains(t *testing.T) {
 	}
 }
 
-// TestChildren checks that each child is a new pending range.
+// TestChildren checks that each child is a new pending range with an ID of its own.
 func TestChildren(t *testing.T) {
 	r := root()
 	r.Kind, r.RefusedIn = "K", 2
@@ -56,8 +56,8 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestRestOfSuspects checks that, after a page suspected of killing its process, the rest of the
-// range is also suspected, and has a halved page.
+// TestRestOfSuspects checks the rest of a range after a page that may have killed its process. The
+// rest is also suspected, and its pages are half as large.
 func TestRestOfSuspects(t *testing.T) {
 	for _, test := range []struct {
 		solo               bool
@@ -66,7 +66,7 @@ func TestRestOfSuspects(t *testing.T) {
 		want               int64
 	}{
 		{false, 0, 50, false, 0},
-		{false, 4, 50, false, 0}, // committed after conflicts, but not suspected
+		{false, 4, 50, false, 0}, // halved after conflicts, but not suspected
 		{true, 0, 50, false, 0},
 		{true, 4, 50, true, 25},
 		{true, 4, 500, true, 50}, // a suspected page
@@ -135,8 +135,8 @@ func TestRangeTransitions(t *testing.T) {
 	}
 }
 
-// TestOwnSamples cuts a root whose samples are large and all in its own piece. Its record must not
-// become larger than a child's.
+// TestOwnSamples cuts a root whose samples are large and all in the root's own piece. The root's
+// record must not become larger than a child's.
 func TestOwnSamples(t *testing.T) {
 	var samples []*keyspace.Position
 	for i := range 1600 {
@@ -154,7 +154,7 @@ func TestOwnSamples(t *testing.T) {
 }
 
 // TestChildPace checks that a child far from its parent's page does not get the time per entity
-// that was measured there.
+// that was measured on this page.
 func TestChildPace(t *testing.T) {
 	r := root()
 	r.Pace = time.Second
@@ -174,8 +174,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestRefuse checks when the next attempt is due. It also checks that after the last attempt, a
-// Resume renews all attempts.
+// TestRefuse checks when the next attempt is due. It also checks that, after the last attempt, a
+// Resume gives all attempts again.
 func TestRefuse(t *testing.T) {
 	j := &Job{Generation: 2, AttemptSettings: AttemptSettings{Attempts: 3, BackoffFirst: int64(time.Second),
 		BackoffMax: int64(time.Hour)}}
@@ -185,7 +185,7 @@ func TestRefuse(t *testing.T) {
 		delay    time.Duration
 		final    bool
 		refusals int64
-		after    time.Duration // 0: due at once
+		after    time.Duration // 0: due immediately
 		last     bool
 	}{
 		{"the first attempt", Range{LaterFrom: noon}, 0, false, 1, time.Second, false},
@@ -234,8 +234,8 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// TestPostpone checks that the next task is due when all deaths are certain, and in at least ten
-// seconds. It also checks that the calling delivery's crash mark ([CrashMark]) is removed.
+// TestPostpone checks that the next task is due when all deaths are certain, and in ten seconds at
+// the earliest. It also checks that the calling delivery's crash mark ([CrashMark]) is removed.
 func TestPostpone(t *testing.T) {
 	for name, c := range map[string]struct {
 		deaths []time.Time

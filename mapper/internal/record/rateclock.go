@@ -6,10 +6,10 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A RateClock is a record that all processes of a job share. It says how much of the job's rate
-// they have reserved so far. A running job with a rate limit has one clock for its pages. If the
-// limit has a rate of calls, the job has another clock for its function's calls. The clocks are
-// deleted when the job ends. Their kind is [DraftKind].
+// A RateClock is a record that all processes of a job share. It says until when they have reserved
+// the job's rate. A running job with a rate limit has one clock for its pages. If it has a rate of
+// calls, it has another clock for its function's calls. The clocks are deleted when the job ends.
+// Their kind is [DraftKind].
 type RateClock struct {
 	Rate []byte `datastore:"rate,noindex"` // the job's rate for which the reservations were made
 
@@ -18,14 +18,12 @@ type RateClock struct {
 	Ahead float64   `datastore:"ahead,noindex"`
 }
 
-// CallClockKey returns the key of a job's clock for calls, the record in which its processes
-// reserve the rate of calls.
+// CallClockKey returns the key of a job's [RateClock] for its function's calls.
 func CallClockKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"calls", nil)
 }
 
-// RateClockKey returns the key of a job's rate clock, the record in which its processes reserve the
-// rate of pages.
+// RateClockKey returns the key of a job's [RateClock] for its pages.
 func RateClockKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"clock", nil)
 }

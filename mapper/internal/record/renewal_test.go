@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestResumeRenews checks that a Resume or a Retry renews the limit that has paused the job, and no
-// other limit.
+// TestResumeRenews checks which limits a Resume or a Retry renews: only the one that has paused the
+// job.
 func TestResumeRenews(t *testing.T) {
 	resume := func(j *Job) error { return j.Resume(13, noon) }
 	retry := func(s Selection) func(*Job) error { return func(j *Job) error { return j.Retry(s, noon) } }
@@ -55,7 +55,7 @@ func TestResumeRenews(t *testing.T) {
 }
 
 // TestUndoneStays checks that a job can't run again while another job undoes it. A job that deletes
-// its records before it ends can be resumed.
+// its own records before it ends can be resumed.
 func TestUndoneStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		job  Job
@@ -76,8 +76,8 @@ func TestUndoneStays(t *testing.T) {
 	}
 }
 
-// TestPauseByLimit checks that a limit pauses only a running job, and that only the limit on the
-// share of failures sets a baseline.
+// TestPauseByLimit checks that a limit pauses only a running job, and that only a limit on the
+// share of failures stores the present numbers as a baseline.
 func TestPauseByLimit(t *testing.T) {
 	for _, state := range []JobState{Paused, Succeeded, SucceededWithFailures, Failed, Aborted} {
 		j := Job{State: state, Epoch: 2, Error: "as before"}
@@ -92,8 +92,8 @@ func TestPauseByLimit(t *testing.T) {
 	}
 }
 
-// TestAbort checks that an aborted job keeps the error with which it failed, but not the reason why
-// it waited.
+// TestAbort checks that an aborted job keeps the error with which it failed, but not the reason for
+// which it waited.
 func TestAbort(t *testing.T) {
 	for state, want := range map[JobState][2]string{Running: {"", ""}, Paused: {"", ""}, Failed: {"no", "later"}} {
 		j := Job{State: state, Error: "no", Trouble: "later"}

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// Retire records that a clean-up starts because the job's retention is over.
+// Retire records that a clean-up was started automatically, because the job's retention is over.
 func (j *Job) Retire(now time.Time) {
 	j.Retired, j.CleanedAt = true, now.UTC().Truncate(time.Microsecond)
 }
 
-// DueAt returns when a job is cleaned up automatically. It returns the zero time if that is not
-// planned.
+// DueAt returns when a job is cleaned up automatically, or the zero time if it will not be.
 func (j *Job) DueAt() time.Time {
 	if j.Retain <= 0 || j.Retired || !j.Over() || j.Ended.IsZero() {
 		return time.Time{}
@@ -21,14 +20,14 @@ func (j *Job) DueAt() time.Time {
 	return j.Ended.Add(j.Retain)
 }
 
-// Due reports whether the time of a job's automatic clean-up has come.
+// Due reports whether a job should be cleaned up automatically by now.
 func (j *Job) Due(now time.Time) bool {
 	at := j.DueAt()
 	return !at.IsZero() && !at.After(now)
 }
 
 // retires returns the job's entry in the index of automatic clean-ups: its queue, then the time. It
-// returns "" if none is planned, or if a clean-up is under way.
+// returns "" if no automatic clean-up is planned, or if one is under way.
 func retires(j *Job) string {
 	if at := j.DueAt(); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
@@ -42,8 +41,8 @@ func retiring(queue Owner) string {
 	return hex.EncodeToString(h[:8]) + "."
 }
 
-// RetiringBounds returns the bounds of the index entries of jobs in a queue whose automatic
-// clean-up is due.
+// RetiringBounds returns the bounds of the index entries for the jobs of a queue whose automatic
+// clean-up is due by now.
 func RetiringBounds(queue Owner, now time.Time) (from, to string) {
 	return retiring(queue), retiring(queue) + fmt.Sprintf("%016x", now.UnixMicro()+1)
 }
@@ -60,8 +59,8 @@ func Days(d time.Duration) string {
 	return d.String()
 }
 
-// CleanedUp returns an error if the records of the job's ranges were cleaned up, or are being
-// cleaned up. Operations that need these records return it.
+// CleanedUp returns the error of an operation that needs the records of the job's ranges after a
+// clean-up has deleted them. The error says whether the clean-up was automatic.
 func (j *Job) CleanedUp() error {
 	if err := j.CheckRecords(); err != nil {
 		return err
@@ -69,7 +68,8 @@ func (j *Job) CleanedUp() error {
 	return fmt.Errorf("%w: its records are cleaned up", ErrState)
 }
 
-// CheckRecords returns an error if the job's records were cleaned up automatically.
+// CheckRecords returns an error if the records of the job's ranges were deleted by an automatic
+// clean-up.
 func (j *Job) CheckRecords() error {
 	if !j.Retired {
 		return nil

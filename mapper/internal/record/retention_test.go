@@ -51,8 +51,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestRetired checks the error for a job whose records are deleted. It says when and why, if the
-// retention has deleted them.
+// TestRetired checks the error for a job whose records are deleted. If this was automatic, the
+// error says when and why.
 func TestRetired(t *testing.T) {
 	j := &Job{State: Succeeded, Retain: 48 * time.Hour, Cleaned: true}
 	if err := j.CheckRecords(); err != nil {

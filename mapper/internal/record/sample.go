@@ -3,27 +3,28 @@ package record
 import "time"
 
 // A Sample is a random sample of the records of a job's ranges. Package estimate calculates the
-// job's numbers from it.
+// numbers for the job's status from it.
 type Sample struct {
 	Pages             int     // number of sampled ranges that are done, without failures
 	Done, DoneSquares float64 // entities processed in these ranges: the sum, and the sum of the squares
-	Failed            int     // number of sampled ranges that have failed
-	Alone             int     // how many of Pages are single entities that were retried and have succeeded
-	Scale             float64 // how many done ranges each sampled one stands for; 1: all are sampled
+	Failed            int     // number of sampled single-entity ranges that have failed
+	Alone             int     // number of ranges in Pages that are single entities, which succeeded in a retry
+	Scale             float64 // for how many done ranges each sampled one stands; 1: all are sampled
 	Ends              []End
 
 	Open        []*Range // the sampled pending ranges
-	LeftScale   float64  // how many pending ranges each one in Open stands for
-	Left        float64  // sum of the entities expected in the ranges in Open
-	LeftSquares float64  // sum of the squares of these numbers
-	Counted     float64  // the part of Left that is from counted ranges, and not from estimates
-	Gaps        float64  // number of gaps between sampled keys, from which the rest of Left was estimated
+	LeftScale   float64  // for how many pending ranges each one in Open stands
+	Left        float64  // expected number of entities in the ranges in Open
+	LeftSquares float64  // sum of the squares of these ranges' expected numbers
+	Counted     float64  // the part of Left that was counted and not estimated
+	Gaps        float64  // number of gaps between sampled keys from which the rest of Left was estimated
 	Blind       int      // number of ranges in Open whose size is unknown
 
-	Census *Census // exact numbers of the job's records; nil: they are estimated, too
+	Census *Census // exact numbers of the job's records; nil: only estimates are known
 }
 
-// A Census has the exact numbers of a job's records at one moment.
+// A Census has exact numbers of a job's records at one moment: all ranges, the pending ones, and
+// the failed entities.
 type Census struct {
 	Ranges, Open, Failed int64
 }
@@ -31,25 +32,25 @@ type Census struct {
 // Done returns the number of ranges that are done, without failures.
 func (c Census) Done() int64 { return max(0, c.Ranges-c.Open-c.Failed) }
 
-// NewSample returns an empty sample, for a caller who adds the records of all ranges of a job.
+// NewSample returns an empty sample, to which the caller adds the records of all ranges of a job.
 func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 
-// An End describes how a sampled range ended. There is one only for a range that had entities.
+// An End describes how a sampled range ended. There is one for each sampled range that had
+// entities.
 type End struct {
 	At       time.Time
 	Began    time.Time // when a delivery started on the range; zero: unknown
 	Entities int64
-	Ran      time.Duration // how long the function took
-	// how long the range's page waited in favour of other clients, because the job is a background
-	// job
+	Ran      time.Duration // how long the function ran
+	// how long the page waited in favour of other clients, because the job is a background job
 	Yielded time.Duration
 	Alone   bool // whether the range is a single entity that was retried
 	Failed  bool // whether that entity has failed
-	AtOnce  bool // whether that entity failed in its first attempt, in a page with other entities
+	AtOnce  bool // whether that entity failed finally in its first attempt, in a page with other entities
 }
 
-// Took returns how long the page took. If its start is unknown, it returns how long the function
-// ran.
+// Took returns how long the page took, from the start of its delivery. If that start is unknown, it
+// returns how long the function ran.
 func (e End) Took() time.Duration {
 	if e.Began.IsZero() {
 		return e.Ran
@@ -106,15 +107,15 @@ func (s *Sample) addDone(r *Range) {
 	}
 }
 
-// CountBlind adds n entities to the sample, for a pending range whose size was unknown and is now
-// counted.
+// CountBlind adds n entities to the sample. The size of one pending range in the sample was
+// unknown, and a count has now found n.
 func (s *Sample) CountBlind(n int64) {
 	s.Blind--
 	s.addLeft(float64(n))
 	s.Counted += float64(n)
 }
 
-// SetPending takes the numbers of pending ranges from another sample, o.
+// SetPending replaces the numbers about pending ranges by the numbers in another sample, o.
 func (s *Sample) SetPending(o *Sample) {
 	s.Open, s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Open, o.Left, o.LeftScale, o.Counted,
 		o.Gaps, o.Blind, o.LeftSquares

@@ -17,13 +17,14 @@ func ScheduleKey(name string) *datastore.Key { return datastore.NameKey(Schedule
 // A Schedule is the record of a schedule. A schedule starts runs of a mapper, one after the other.
 // The time at which a run should start is called a tick.
 type Schedule struct {
-	Tick    time.Time `datastore:"tick,noindex"`    // the time of the last tick on which the schedule has decided
-	Outcome string    `datastore:"outcome,noindex"` // the decision on that tick, one of the Tick constants
+	Tick    time.Time `datastore:"tick,noindex"`    // the last tick on which the schedule has decided
+	Outcome string    `datastore:"outcome,noindex"` // what it has decided on that tick, one of the Tick constants
 	Run     string    `datastore:"run,noindex"`     // the ID of the job that the schedule started last
-	Queued  []byte    `datastore:"queued,noindex"`  // the waiting tick's run as JSON; empty: no tick waits
-	Waits   time.Time `datastore:"waits,noindex"`   // the time of the waiting tick
+	// Queued has the arguments of the waiting tick's run, as JSON. It is empty if no tick waits.
+	Queued []byte    `datastore:"queued,noindex"`
+	Waits  time.Time `datastore:"waits,noindex"` // the waiting tick
 
-	// Slots are the names of the slots ([Slot]) that the waiting tick's run will take. Older builds
+	// Slots are the names of the locks ([Slot]) that the waiting tick's run will take. Older builds
 	// store none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
@@ -32,7 +33,7 @@ type Schedule struct {
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
-// Outcomes of a tick.
+// Decisions on a tick, which is the planned time of a run.
 const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
@@ -40,8 +41,8 @@ const (
 	TickRefused = "refused"
 )
 
-// A PastTick is what a schedule has decided on a past tick, which is a time at which a run should
-// start. Job is the run that the tick started, or the job that prevented it.
+// A PastTick says what a schedule has decided on a past tick, which is the planned time of a run.
+// Job is the run that was started, or the job that prevented it.
 type PastTick struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
@@ -51,8 +52,8 @@ type PastTick struct {
 // mostPast is the largest number of past ticks (planned times of runs) in a schedule's record.
 const mostPast = 100
 
-// Became returns what the schedule decided on a tick, which is the time at which a run should
-// start. known is false if the record no longer has this decision.
+// Became returns what the schedule has decided on a tick, which is the planned time of a run. The
+// bool known is false if the record no longer has this decision.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -60,8 +61,8 @@ func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	return PastTick{At: at, Outcome: s.Outcome, Job: s.Run}, at.Equal(s.Tick)
 }
 
-// past decodes the past ticks (planned times of runs). If another build has stored them in another
-// format, it returns none.
+// past decodes the past ticks (planned times of runs). It returns nil if another build has stored
+// them in a format that this build does not know.
 func (s *Schedule) past() (all []PastTick) {
 	if json.Unmarshal(s.Past, &all) != nil {
 		return nil
@@ -76,25 +77,25 @@ func (s *Schedule) note(at time.Time, outcome, job string) {
 	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times can always be encoded
 }
 
-// Has reports whether the tick at a time waits. A tick is the planned time of a run. It waits for
-// the end of a job.
+// Has reports whether the given tick waits for the end of a job. A tick is the planned time of a
+// run.
 func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
 
-// Start records that a tick, the planned time of a run, starts this run. If an earlier tick waits,
-// it is skipped.
+// Start records the decision that a tick, the planned time of a run, starts the run with this job
+// ID. If an earlier tick waits, it is skipped.
 func (s *Schedule) Start(at time.Time, run string) {
 	s.decide(at, TickStarted, run)
 	s.Run = run
 }
 
-// Skip records that a tick, the planned time of a run, starts no run, because of the given job. If
-// another tick waits, it continues to wait.
+// Skip records the decision that a tick, the planned time of a run, starts no run, because of the
+// given job. If another tick waits, it continues to wait.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
 }
 
-// Refuse records that the run of a waiting tick (the planned time of the run) can't start.
+// Refuse records that the run of a waiting tick, the planned time of this run, can't start.
 func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused, s.Run) }
 
 // decide records the decision on a tick, the planned time of a run. It also removes the waiting
@@ -110,17 +111,17 @@ func (s *Schedule) decide(at time.Time, outcome, job string) {
 	}
 }
 
-// replaced records that the waiting tick, a planned time of a run, is skipped, because a later tick
-// takes its place.
+// replaced records that the waiting tick, the planned time of a run, is skipped because the later
+// tick at has replaced it. If no other tick waits, it does nothing.
 func (s *Schedule) replaced(at time.Time, job string) {
 	if len(s.Queued) > 0 && !s.Has(at) {
 		s.note(s.Waits, TickSkipped, job)
 	}
 }
 
-// Queue records that a tick, the planned time of a run, waits for the end of a job. what has the
-// arguments of the run, which will take the given slots. If an earlier tick waits, this one
-// replaces it.
+// Queue records the decision that a tick, the planned time of a run, waits for the end of a job.
+// The argument what has the arguments of the run, which will take the locks (slots). If an earlier
+// tick waits, this one replaces it.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTicks makes sequences of decisions, and checks the outcome of each tick, which is the planned
-// time of a run. Ticks are whole hours, and "2 queued" means that tick 2 waits.
+// TestTicks makes sequences of decisions, and checks what a schedule then knows about each tick,
+// the planned time of a run. Ticks are whole hours, and "2 queued" means that tick 2 waits.
 func TestTicks(t *testing.T) {
 	hour := func(n int) time.Time { return rounded.Add(time.Duration(n) * time.Hour) }
 	queue := func(n int, job string) func(*Schedule) {
@@ -20,8 +20,8 @@ func TestTicks(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps []func(*Schedule)
 		past  string // outcomes of the ticks 1 to 4
-		last  int    // the last tick on which there is a decision
-		waits int    // the waiting tick; 0: none waits
+		last  int    // the last tick on which there was a decision
+		waits int    // the tick that waits; 0: none
 		run   string
 	}{
 		"nothing": {nil, "- - - -", 0, 0, ""},
@@ -57,7 +57,7 @@ func TestTicks(t *testing.T) {
 			case !known:
 				got = append(got, "-")
 			case !past.At.Equal(hour(n)):
-				t.Errorf("%s: tick %d is that of %v", name, n, past.At)
+				t.Errorf("%s: tick %d has the time %v", name, n, past.At)
 			default:
 				got = append(got, past.Outcome+":"+past.Job)
 			}
@@ -80,8 +80,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestPastTicks checks that a schedule's record has the last ticks (planned times of runs). The
-// last tick must also be known if another build has decided on it.
+// TestPastTicks checks that a schedule's record keeps the decisions on the last ticks (planned
+// times of runs). The last tick must also be known if another build has decided on it.
 func TestPastTicks(t *testing.T) {
 	s := new(Schedule)
 	for n := range 2 * mostPast {

@@ -9,7 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestDamagedSettings checks that the error names the part of a job's record that can't be read.
+// TestDamagedSettings checks that, if a part of a job's record can't be decoded, the error names
+// this part.
 func TestDamagedSettings(t *testing.T) {
 	bad := []byte("{")
 	j := &Job{ID: "j", Budget: bad, Rate: bad, Splitting: bad, History: bad, Totals: bad}
@@ -29,8 +30,8 @@ func TestDamagedSettings(t *testing.T) {
 	}
 }
 
-// TestSpend checks that at most the budget is reserved. The job must be paused only if the
-// remaining budget is less than its next page needs.
+// TestSpend checks that no more than the budget is reserved. The job must be paused only if its
+// next page needs more than remains.
 func TestSpend(t *testing.T) {
 	for _, test := range []struct {
 		state      JobState
@@ -68,8 +69,7 @@ func TestSpend(t *testing.T) {
 	}
 }
 
-// TestSettings checks that a job has the settings in its record, and the defaults for those that
-// are missing.
+// TestSettings checks that a job has the settings in its record, and the defaults for missing ones.
 func TestSettings(t *testing.T) {
 	j := &Job{}
 	budget, err1 := j.BudgetLimit()
@@ -90,7 +90,7 @@ func TestSettings(t *testing.T) {
 }
 
 // TestGiveBack checks that a reservation returns only to the budget from which it was taken, and
-// only while the job may still need it.
+// only while the job may still use it.
 func TestGiveBack(t *testing.T) {
 	for _, test := range []struct {
 		state     JobState
@@ -115,8 +115,8 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// TestSetBudget checks that a new budget is available as a whole. A process that reserved a part of
-// the old budget gives nothing back.
+// TestSetBudget checks that a new budget is available as a whole. If a process has reserved a part
+// of the old budget, it gives nothing back.
 func TestSetBudget(t *testing.T) {
 	j := &Job{State: Running, Spent: 0.9, Allowance: 2}
 	j.SetBudget([]byte(`{"dollars":1}`))
@@ -143,7 +143,7 @@ func TestBudgetTexts(t *testing.T) {
 	}
 }
 
-// TestSetRate checks that, after a temporary rate, the job has its previous rate again.
+// TestSetRate checks that a job returns to its previous rate after a temporary rate.
 func TestSetRate(t *testing.T) {
 	j := &Job{Rate: []byte("a")}
 	is := func(when, rate, then string, until time.Time) {

@@ -7,11 +7,11 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// SlotKind is the kind of the records of slots, the locks of mappers on kinds.
+// SlotKind is the kind of the records of slots, which are locks, see [Slot].
 const SlotKind = "ScattermapSlot"
 
 // A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so that only
-// one job of this mapper processes the kind at a time.
+// one job of this mapper processes this kind at a time.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
@@ -20,7 +20,7 @@ type Slot struct {
 	Incarnation string `datastore:"incarnation,noindex"` // that job's incarnation
 }
 
-// SlotKey returns the key of the slot of a mapper and a kind, which is a lock.
+// SlotKey returns the key of the [Slot] (a lock) of a mapper and a kind.
 func SlotKey(mapper, kind string) *datastore.Key {
 	h := sha256.Sum256([]byte(mapper + "\x00" + kind))
 	return datastore.NameKey(SlotKind, hex.EncodeToString(h[:16]), nil)

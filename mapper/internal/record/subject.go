@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Subject is the person or thing whose data an erasure removes. mapper.Subject explains the
-// fields.
+// A Subject is the person or thing whose data an erasure removes from scattermap's records.
+// mapper.Subject explains the fields.
 type Subject struct {
 	Namespace  string
 	Everywhere bool
@@ -26,15 +26,15 @@ type Subject struct {
 	Times      []time.Time
 }
 
-// empty reports whether the subject has nothing to search for.
+// empty reports whether the subject has no words, numbers, times or namespace to search for.
 func (s Subject) empty() bool {
 	return s.Namespace == "" && !s.Everywhere && len(s.Words)+len(s.Numbers)+len(s.Times) == 0
 }
 
-// ownProperties lists, by kind, the properties of scattermap's records that have no value from
+// ownProperties lists, by kind, the properties of scattermap's records that have no values from
 // users or operators. They have settings, states, random numbers, and names from the program: of
-// mappers, kinds and queues. All other properties are searched for a subject, including those that
-// other builds have written.
+// mappers, kinds and queues. All other properties are searched for a subject, even unknown ones
+// that other builds have written.
 var ownProperties = map[string][]string{
 	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then",
 		"budget",
@@ -46,8 +46,8 @@ var ownProperties = map[string][]string{
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }
 
-// givenValues lists, by kind, the properties that have numbers and times from users. Numbers and
-// times in all other properties are bookkeeping, and are not searched for a subject.
+// givenValues lists, by kind, the properties with numbers and times from users. Numbers and times
+// in all other properties are bookkeeping. They are not searched for a subject.
 var givenValues = map[string][]string{
 	JobKind:   {"params"},
 	RangeKind: {"start", "end", "samples"},
@@ -90,8 +90,8 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	return false
 }
 
-// inValue reports whether a value mentions the subject. Numbers and times count only if given is
-// set, which means that they come from users.
+// inValue reports whether a value mentions the subject. The argument given says that the value
+// comes from a user. Otherwise numbers and times are bookkeeping and do not count.
 func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -118,8 +118,9 @@ func (s Subject) inValue(v any, given bool) bool {
 	return false
 }
 
-// inJSON reports whether a JSON document mentions the subject in a text. If given is set, numbers
-// and times count, too. A document that is not valid JSON is searched as a text.
+// inJSON reports whether a JSON document mentions the subject in a text. If given is set, the
+// document comes from a user, and its numbers and times count, too. A document that is not valid
+// JSON is searched as a text.
 //
 // In a stored path of a key, a name starts with "n" and an ID with "i", see path in package
 // undolog.
@@ -150,7 +151,7 @@ func (s Subject) inJSON(document []byte, given bool) bool {
 	}
 }
 
-// inQuery reports whether the JSON of a query mentions the subject. Numbers and times count only in
+// inQuery reports whether a query, as JSON, mentions the subject. Numbers and times count only in
 // filters. The filter that selects a share of the keys is not searched.
 func (s Subject) inQuery(document []byte) bool {
 	var fields map[string]json.RawMessage
@@ -188,7 +189,7 @@ func (s Subject) inFilters(document []byte) bool {
 	})
 }
 
-// inTick reports whether the JSON of a waiting tick, a planned run of a schedule, mentions the
+// inTick reports whether the JSON of a waiting tick (a planned run of a schedule) mentions the
 // subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
@@ -211,8 +212,8 @@ func (s Subject) inTick(document []byte) bool {
 	return false
 }
 
-// inFields reports whether the JSON of a list of objects mentions the subject. The fields named in
-// except are not searched.
+// inFields reports whether the JSON of a list of objects mentions the subject. It does not search
+// the fields with the names in except.
 func (s Subject) inFields(document []byte, except ...string) bool {
 	var all []map[string]json.RawMessage
 	if json.Unmarshal(document, &all) != nil {
@@ -228,8 +229,8 @@ func (s Subject) inFields(document []byte, except ...string) bool {
 	return false
 }
 
-// inTotals reports whether the names of counters or namespaces in a job's totals mention the
-// subject.
+// inTotals reports whether the stored totals of a job mention the subject, in a name of a counter
+// or a namespace.
 func (s Subject) inTotals(stored []byte) bool {
 	sum, err := (&Job{Totals: stored}).RecordedTotals()
 	if err != nil {
@@ -255,14 +256,15 @@ func (s Subject) InJob(j *Job) bool {
 	return err != nil || s.InText(j.ID) || s.InRecord(JobKind, properties)
 }
 
-// IsAbout reports whether a job is about the subject, according to its query, its parameters, its
-// ID, its schedule or its undo.
+// IsAbout reports whether a job is about the subject, as its query, its parameters, its ID, its
+// schedule or its undo say.
 func (s Subject) IsAbout(j *Job) bool {
 	return slices.ContainsFunc([]string{j.ID, j.Schedule, j.Undo}, s.InText) || s.inQuery(j.Query) ||
 		s.inJSON(j.Params, true)
 }
 
-// InKey reports whether a key is in the subject's namespace, or has a name or an ID of the subject.
+// InKey reports whether a key is in the subject's namespace, or has one of the subject's words or
+// numbers as a name or an ID.
 func (s Subject) InKey(k *datastore.Key) bool {
 	if k == nil {
 		return false
@@ -278,19 +280,19 @@ func (s Subject) InKey(k *datastore.Key) bool {
 	return false
 }
 
-// encodedKey matches texts that may be encoded keys (datastore.Key.Encode).
+// encodedKey matches words that may be encoded keys (datastore.Key.Encode).
 var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 
 // mostCuts is the largest number of parts of a word that inEncoded tries to decode as keys.
 const mostCuts = 256
 
-// InText reports whether a text mentions the subject.
+// InText reports whether a text mentions the subject, either directly or in an encoded key.
 func (s Subject) InText(text string) bool {
 	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
 }
 
-// inEncoded reports whether a word contains an encoded key that mentions the subject. Before and
-// after the key, the word may have more text, separated by '-' or '_'.
+// inEncoded reports whether a word contains an encoded key that mentions the subject. The word may
+// have more text before and after the key, separated by '-' or '_'.
 func (s Subject) inEncoded(word string) bool {
 	var begins, ends []int
 	for i := range len(word) {
@@ -301,7 +303,7 @@ func (s Subject) inEncoded(word string) bool {
 	begins, ends = append([]int{0}, begins...), append(ends, len(word))
 	slices.Reverse(ends)
 	cuts := 0
-	for _, end := range ends { // for each start, the longest part first
+	for _, end := range ends { // the longest part from each start is tried first
 		for _, begin := range begins {
 			if end-begin < 10 {
 				continue
@@ -322,7 +324,7 @@ func (s Subject) inPlain(text string) bool {
 		return true
 	}
 	for _, w := range s.Words {
-		quoted := strconv.Quote(w) // messages quote values in this way
+		quoted := strconv.Quote(w) // messages contain values in this form
 		if hasWord(text, w) || hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
@@ -340,7 +342,7 @@ func (s Subject) inPlain(text string) bool {
 	return false
 }
 
-// isNumber reports whether a number in JSON is one of the subject's numbers or words.
+// isNumber reports whether a number in JSON is one of the subject's numbers, or one of its words.
 func (s Subject) isNumber(text string) bool {
 	if slices.Contains(s.Words, text) {
 		return true
@@ -351,7 +353,7 @@ func (s Subject) isNumber(text string) bool {
 
 func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, t.Equal) }
 
-// hasWord reports whether a text contains word as a whole word, with no letter or digit next to it.
+// hasWord reports whether a text contains word with no letter or digit directly before or after it.
 func hasWord(text, word string) bool {
 	for i := 0; ; {
 		at := strings.Index(text[i:], word)

@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestSubjectInRecord checks that a subject is found in keys, texts, encoded keys, and compressed
-// values.
+// TestSubjectInRecord checks that a subject is found in keys, texts, encoded keys and compressed
+// values of a record.
 func TestSubjectInRecord(t *testing.T) {
 	alice := datastore.NameKey("Account", "alice@example.com", nil)
 	inside := &datastore.Key{Kind: "Account", ID: 7, Namespace: "acme"}
@@ -79,8 +79,8 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 }
 
-// TestSubjectValues checks that numbers and times from users are searched, and scattermap's own are
-// not.
+// TestSubjectValues checks that numbers and times from users are searched, and that scattermap's
+// own numbers and times are not.
 func TestSubjectValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
 	zone := at.In(time.FixedZone("", 3600)).Format(time.RFC3339)
@@ -214,7 +214,8 @@ func TestSubjectInJob(t *testing.T) {
 	}
 }
 
-// TestWholeWords checks that a word is found only if no letter or digit is next to it.
+// TestWholeWords checks that a word is found only if no letter or digit is directly before or after
+// it.
 func TestWholeWords(t *testing.T) {
 	for b := range 256 {
 		next := string([]byte{byte(b)})

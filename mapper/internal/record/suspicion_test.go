@@ -9,8 +9,9 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below mapper/ must know its flags
 )
 
-// TestMarks starts and ends deliveries of a range. In its steps, a:t1 starts delivery a of attempt
-// 1 of task t, -a ends delivery a normally, and +11 lets eleven minutes pass.
+// TestMarks starts and ends deliveries of a range, and checks whether the range then runs
+// exclusively. In the steps, a:t1 starts delivery a of attempt 1 of task t, -a ends delivery a
+// normally, and +11 lets eleven minutes pass.
 func TestMarks(t *testing.T) {
 	const deadline = 10 * time.Minute
 	for name, c := range map[string]struct {
@@ -64,8 +65,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestDeathOfAnEntity lets a delivery of a single entity count as dead, and then report that it is
-// alive.
+// TestDeathOfAnEntity checks a delivery of a single entity that counts as dead and then turns out
+// to be alive.
 func TestDeathOfAnEntity(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)
@@ -96,8 +97,8 @@ func TestDeathsCount(t *testing.T) {
 		t.Errorf("nothing is known: %+v", s)
 	}
 	for i, c := range []struct {
-		after time.Duration // time from the delivery's start to its death
-		waits time.Duration // time until the death counts
+		after time.Duration // time from the delivery's start until it counts as dead
+		waits time.Duration // time until this death is certain
 	}{
 		{0, 0}, {9*time.Minute - 1, 0}, {9 * time.Minute, certainAfter}, {deadline, certainAfter},
 		{time.Hour, certainAfter},
@@ -114,7 +115,7 @@ func TestDeathsCount(t *testing.T) {
 	if !s.Doomed() {
 		t.Errorf("%d deaths do not condemn", len(s.Deaths))
 	}
-	for i := range 5 { // the first of the remaining ones
+	for i := range 5 { // removes the first of the remaining ones
 		if !s.Alive(strconv.Itoa(i)) || len(s.Deaths) != 4-i || len(s.DeathsCountAt) != 4-i || s.Alive("x") {
 			t.Errorf("%d is alive: %v", i, s.Deaths)
 		}
@@ -124,8 +125,8 @@ func TestDeathsCount(t *testing.T) {
 	}
 }
 
-// TestBegin checks the effect of the death of a page's process: the page is halved. For a single
-// entity, a death is recorded instead.
+// TestBegin checks what happens after a page has killed its process: the page is halved. If the
+// page is a single entity, a death is recorded instead.
 func TestBegin(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)

@@ -21,13 +21,13 @@ type Totals struct {
 	Pending   int64 `json:"pending"`
 	Depth     int64 `json:"depth"`
 	Unsharded int64 `json:"unsharded,omitempty"` // entities that lack the property in ShardBy; negative: unknown
-	// pending ranges of single entities that have failed and are retried
+	// Retrying is the number of pending ranges of single entities that have failed and are retried.
 	Retrying int64 `json:"-"`
 	Expected int64 `json:"-"` // sum of the estimates of pending ranges
 
 	Sample *Sample `json:"-"` // the sample to which Add also adds each record; nil: none
 
-	// Waiting is the pending range whose task has been due longest; nil: none.
+	// Waiting is the pending range whose task has been due longest; nil: no range is pending.
 	Waiting *Range `json:"-"`
 
 	// Counters are the mapper's counters. They are complete after all records are added up, and
@@ -36,7 +36,7 @@ type Totals struct {
 	CountersLost bool                 `json:"counters_lost,omitempty"`
 	Lost         error                `json:"-"` // why the counters can't be kept; nil: they are kept
 
-	// numbers by "namespace/kind", if the query is over several
+	// Spaces has numbers by "namespace/kind", if the query is over several.
 	Spaces map[string]SpaceTotals `json:"spaces,omitempty"`
 
 	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
@@ -51,14 +51,14 @@ type SpaceTotals struct {
 // Failing returns the number of entities that have failed, including those to be retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// PerEntity returns how much of the job's rate an entity uses: one entity, and the average numbers
-// of writes and calls.
+// PerEntity returns what one entity uses of the job's rate: one entity, and the average numbers of
+// writes and calls.
 func (t *Totals) PerEntity() pace.Need {
 	n := float64(max(1, t.Processed))
 	return pace.Need{Entities: 1, Writes: float64(t.Written) / n, Calls: float64(t.Calls) / n}
 }
 
-// RecordIn stores the totals in the job's record.
+// RecordIn encodes the totals and stores them in the job's record.
 func (t *Totals) RecordIn(j *Job) (err error) {
 	text, err := json.Marshal(t)
 	j.Totals = tally.Pack(text)
@@ -74,8 +74,9 @@ func (j *Job) RecordedTotals() (sum Totals, err error) {
 	return sum, json.Unmarshal(text, &sum)
 }
 
-// keepBefore stores the present totals of a job in Before, when the job runs again after a success.
-// It leaves out the names of counters and spaces, because the originals may later be redacted.
+// keepBefore copies the totals of a job that has succeeded into its field Before, because the job
+// runs again. It leaves out the names of counters, kinds and namespaces, because these names may
+// later be redacted in the totals.
 func (j *Job) keepBefore() {
 	sum, err := j.RecordedTotals()
 	if err != nil {
@@ -87,8 +88,8 @@ func (j *Job) keepBefore() {
 	}
 }
 
-// TotalsBefore returns the totals from the job's success, while the job runs again to retry its
-// failures. Otherwise it returns nil. The entities of that success are not processed again.
+// TotalsBefore returns the totals of the job's success, while the job runs again to retry its
+// failures. Otherwise it returns nil. The successful entities are not processed again.
 func (j *Job) TotalsBefore() *Totals {
 	sum := new(Totals)
 	if json.Unmarshal(j.Before, sum) != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUndone checks which job an undo undoes, and which one is only a rehearsal.
+// TestUndone checks which job an undo undoes, and which undos are only rehearsals.
 func TestUndone(t *testing.T) {
 	of := []byte(`{"Job":"j","Incarnation":"i"}`)
 	undone := &Job{ID: "j", Incarnation: "i", Undo: "undo-j"}
@@ -41,7 +41,7 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestUndoOf checks which jobs can be undone, and during which undos they must keep their records.
+// TestUndoOf checks which jobs can be undone, and while which undos they must keep their records.
 func TestUndoOf(t *testing.T) {
 	for _, test := range []struct {
 		j          Job

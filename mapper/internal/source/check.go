@@ -28,7 +28,7 @@ const (
 	mostTyped      = 20
 )
 
-// checkKinds returns an error if a kind of the query has no entity in any of the query's
+// checkKinds returns an error if one of the query's kinds has no entity in any of the query's
 // namespaces, because the kind's name may be misspelt.
 func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 	for _, kind := range q.AllKinds() {
@@ -49,8 +49,8 @@ func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 }
 
 // anyOf reports whether a kind has an entity in one of the query's namespaces. It searches up to
-// mostNamespaces of them. If it finds no entity there, and there are more namespaces, it returns
-// true.
+// mostNamespaces of them. If it finds none, and there are more namespaces, it returns true, because
+// the others may have one.
 func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
 	// Most kinds have an entity in the first namespace.
@@ -80,9 +80,9 @@ func (src Source) anyOf(ctx context.Context, q query.Query, kind string) (bool, 
 	return true, nil
 }
 
-// checkTypes compares the types of the values in the query's filters with the types of the stored
-// values, and returns an error if they differ. Unless absent is set, it also requires that at least
-// one entity has each filtered property, and the property in ShardBy, in an index.
+// checkTypes returns an error if the values in the query's filters have other types than the stored
+// values. Unless absent is set, it also returns an error if no entity has a filtered property, or
+// the property in ShardBy, in an index.
 func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) error {
 	// If a filter is on the property in ShardBy, the check of that filter is enough.
 	sharded := !absent && q.ShardBy != "" && !slices.ContainsFunc(q.Filters, func(f query.Filter) bool {
@@ -95,7 +95,8 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	group.SetLimit(Parallel)
 	next := src.Spaces(ctx, q, nil, nil)
 	var mu sync.Mutex
-	there, all := make(map[string]bool), false // which properties exist, and whether all spaces were checked
+	// The properties that exist, and whether all kinds and namespaces were checked.
+	there, all := make(map[string]bool), false
 	note := func(property string, known bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -143,11 +144,11 @@ func (src Source) checkTypes(ctx context.Context, q query.Query, absent bool) er
 	return nil
 }
 
-// checkComparison returns an error if the stored values of a property have other types than the
-// query's values. An index sorts values by type first. So the first and the last entity that
-// satisfy the comparison show the types. If no entity satisfies it, checkComparison reads the first
-// and the last entity with any value. The result known says whether any entity has the property in
-// an index.
+// checkComparison returns an error if the values in the query have other types than the stored
+// values of the property. An index sorts values by type first. So the first and the last entity
+// that satisfy the comparison show the types. If no entity satisfies it, checkComparison reads the
+// first and the last entity with any value. The bool known says whether any entity has the property
+// in an index.
 func (src Source) checkComparison(ctx context.Context, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity

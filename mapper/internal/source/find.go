@@ -22,7 +22,8 @@ import (
 )
 
 // Find returns the position of the n-th entity in the results of several scans, one after the
-// other. It counts from 0, and returns nil if the scans have at most n results.
+// other. A scan is a Datastore query for entities in order. Find counts from 0, and returns nil if
+// the scans have at most n results.
 func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found *keyspace.Position, err error) {
 	for i, s := range scans {
 		if found, err = src.First(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
@@ -39,7 +40,7 @@ func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found 
 
 // First returns the position of the n-th result of a scan. It counts from 0, and returns nil if the
 // scan has at most n results. If the scan is limited to a share of the keys (see [query.Share]),
-// the position is an estimate: about n entities of the share are before it.
+// the position is an estimate: about n entities of the share come before it.
 func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keyspace.Position, err error) {
 	s.Query = s.Query.Offset(int(s.Share.Keys(n))).Limit(1)
 	return found, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
@@ -48,7 +49,8 @@ func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keys
 	})
 }
 
-// countIn returns how many results a scan has. The argument most is the limit of the count.
+// countIn returns how many results a scan has, but at most most. If the database can't count, it
+// reads them.
 func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int64, err error) {
 	if n, known := src.Count(ctx, []query.Scan{s}, int(most)); known {
 		return n, nil
@@ -63,8 +65,8 @@ func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int6
 }
 
 // Sample returns a random sample of the query's keys, sorted. It has up to n keys, which together
-// take up to maxBytes. Datastore gives the hidden property __scatter__, with a random value, to a
-// random part of the entities. The sample takes the keys with the least values, so even a small
+// take up to maxBytes. Datastore gives a hidden property, __scatter__, with random values to a
+// random part of the entities. The sample has the keys with the least values, so even a small
 // sample is random. An empty sample says nothing about the number of entities.
 func (src Source) Sample(ctx context.Context, q query.Query, n, maxBytes int) ([]*keyspace.Position, error) {
 	var sample []*keyspace.Position
@@ -78,7 +80,7 @@ func (src Source) Sample(ctx context.Context, q query.Query, n, maxBytes int) ([
 	return keyspace.Sort(sample), err
 }
 
-// EachIn calls f for the positions of a scan's results, until f returns false.
+// EachIn calls f for the positions of a scan's results, in order, until f returns false.
 func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Position) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,9 +102,9 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 	}
 }
 
-// Count returns how many results some scans have together. The argument most is the limit of the
-// count. If the database can't count, known is false. There is no error, because callers use counts
-// only to choose good cuts.
+// Count returns how many results the scans have together, but at most most. If the database can't
+// count, known is false. Count returns no error, because callers use counts only to choose good
+// cuts.
 func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n int64, known bool) {
 	for _, s := range scans {
 		more, known := src.CountOne(ctx, s, most-int(n))
@@ -116,7 +118,7 @@ func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n in
 	return n, true
 }
 
-// CountOne is [Source.Count] for one scan.
+// CountOne does the same as [Source.Count] for one scan.
 func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64, known bool) {
 	n, err := src.Counted(ctx, s, most)
 	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
@@ -125,8 +127,8 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted returns how many results a scan has. If the parameter most is not 0, it counts no further
-// than that number. If the scan is limited to a share of the keys, the number is an estimate.
+// Counted returns how many results a scan has. If most is not 0, the result is at most most. If the
+// scan is limited to a share of the keys, the number is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted
@@ -152,17 +154,17 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	return s.Share.Part(value.GetIntegerValue()), nil
 }
 
-// errUncounted is the error of each count after the database has once answered that it can't count.
+// errUncounted is the error of each count after the database has answered once that it can't count.
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
-// errNoValue is the error for a result without the property by which its query is ordered. The
-// index of a property has only entities with the property, so the database breaks its own rules.
-// The error is fatal.
+// errNoValue is the error for a query result that lacks the property by which the query is ordered.
+// In Datastore, the index of a property has only entities with the property. The error is fatal,
+// because a retry does not help.
 var errNoValue = fault.Fatal(errors.New(
 	"the database returned an entity without the property that the query is ordered by"))
 
-// results sends the query of a scan, and returns an iterator over its results. The results are
-// whole entities, or only what their positions need.
+// results sends the query of a scan, and returns an iterator over its results. If whole is set,
+// they are whole entities, and otherwise only what is needed to know their positions.
 func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {
 	q, err := src.At.Query(s.Reading(whole))
 	if err != nil {
@@ -171,10 +173,10 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next reads the next result of a scan, and returns its position. If taken is not nil, next also
-// returns the result's stamp, which holds the entity and its version, and removes it from taken. A
-// projection returns an entity once for each value of a property. So the same entity may come
-// several times.
+// next reads the next result of a scan, and returns its position. If taken is not nil, the result
+// has a whole entity. Then next also returns its stamp (the entity with its version), and removes
+// it from taken. A projection returns an entity once for each value of a property, so the same
+// entity may come several times.
 func next(
 	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {

@@ -42,8 +42,8 @@ func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, S
 }
 
 // TestScansTile stores entities with values of all types, many of them equal. It cuts their order
-// at random positions, and checks that the scans of the pieces find each entity once, in order. The
-// values include both ends of int64, NaN, infinities, and strings of any bytes.
+// at random positions, and checks that the scans of all parts together find each entity once, in
+// order. The values include both ends of int64, NaN, infinities, and strings of any bytes.
 func TestScansTile(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestScansTile(t *testing.T) {
 						}
 					}
 					if at, err := src.Find(t.Context(), q.Scans(start, end), int64(piece)); err != nil || at != nil {
-						t.Errorf("behind the last of %v to %v is %v, %v", start, end, at, err)
+						t.Errorf("after the last of %v to %v is %v, %v", start, end, at, err)
 					}
 					start = end
 				}

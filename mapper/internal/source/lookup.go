@@ -13,8 +13,8 @@ import (
 )
 
 // A loaded is a value into which the Go client loads an entity's properties. It keeps the list that
-// the client has made. A PropertyList would copy the list. That is not needed, because the client
-// makes a new list for each entity and does not keep it.
+// the client has made. (A PropertyList would copy it, which is not needed, because the client makes
+// a new list for each entity.)
 type loaded datastore.PropertyList
 
 func (l *loaded) Load(properties []datastore.Property) error {
@@ -24,7 +24,8 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns n values into which the Go client can load entities. They discard the properties.
+// Into returns n values into which the Go client can load entities, for callers that do not need
+// the loaded properties.
 func Into(n int) []any {
 	dst := make([]any, n)
 	for i := range dst {
@@ -33,8 +34,8 @@ func Into(n int) []any {
 	return dst
 }
 
-// Lookup reads the entities with some keys into dst, as datastore's GetMulti does. All keys must be
-// in one namespace. The result says for each key whether its entity is missing.
+// Lookup reads the entities with these keys into dst, as datastore's GetMulti does. All keys must
+// be in one namespace. The result says for each key whether its entity is missing.
 //
 // The client confuses different keys that have the same text, and would return one key's entity for
 // the other. Examples are the ID 7 and the name "7", and a name that looks like another path
@@ -66,9 +67,9 @@ func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 	return missing, nil
 }
 
-// Apart divides keys into groups, and returns the indexes of each group's keys. No group has two
-// different keys with the same text, because the Go client confuses these. Nearly always, there is
-// one group.
+// Apart divides keys into groups such that no group has two different keys with the same text,
+// because the Go client confuses these. It returns the indexes of each group's keys. Nearly always,
+// there is only one group.
 func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
@@ -89,13 +90,12 @@ func Apart(keys []*datastore.Key) [][]int {
 }
 
 // A Get is a function that looks up entities and returns their stamps: each entity as it is stored,
-// with its version. If there are records, the first keys are theirs. The client loads these
-// entities into the given records, and their stamps hold no entity.
+// with its version. If there are records, they are pointers for the entities of the first keys. The
+// client loads these entities into the records, and their stamps have only versions.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get that looks up entities by get, a method of the Go client. The calls of get
-// must run with the context that was made together with taken. Otherwise taken does not receive the
-// entities.
+// taking returns a [Get] that looks up entities by get, a method of the Go client. The entities
+// come from taken. For this, get must use the context that was made together with taken.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		taken.Want(keys, len(records))
@@ -111,13 +111,13 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 }
 
 // errUntaken says that the client's connection lacks scattermap's interceptor, so the entities were
-// not received as stored. It should not happen, because mapper.NewEngine checks the client.
+// not received as stored. This should not happen, because mapper.NewEngine checks the client.
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
-// InTransaction returns a Get that reads in the transaction tx. The transaction must run with the
-// context that [wire.TakenBy] or [wire.Noting] returned together with taken. Through this context,
-// taken receives the entities that the Get looks up.
+// InTransaction returns a [Get] that reads in the transaction tx. The transaction must use the
+// context that [wire.TakenBy] or [wire.Noting] has returned together with taken. Through this
+// context, taken receives the entities.
 func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }

@@ -15,8 +15,8 @@ import (
 // namespaceKind is the kind of the metadata entities that Datastore has for namespaces.
 const namespaceKind = "__namespace__"
 
-// namespaceKey returns the key of the metadata entity that Datastore has for a namespace. Its name
-// is the namespace. The key for the empty namespace has an ID instead.
+// namespaceKey returns the key of the metadata entity that Datastore has for a namespace. The key's
+// name is the namespace, except for the empty namespace, whose key has an ID.
 func namespaceKey(namespace string) *datastore.Key {
 	if namespace == "" {
 		return datastore.IDKey(namespaceKind, 1, nil)
@@ -24,8 +24,7 @@ func namespaceKey(namespace string) *datastore.Key {
 	return datastore.NameKey(namespaceKind, namespace, nil)
 }
 
-// namespaces returns an iterator over the query's namespaces, in order. It starts at the namespace
-// in the parameter from.
+// namespaces returns an iterator over the query's namespaces, in order, from the namespace from on.
 func (src Source) namespaces(
 	ctx context.Context, q query.Query, from string,
 ) func() (namespace string, ok bool, err error) {
@@ -62,7 +61,7 @@ func (src Source) namespaces(
 }
 
 // Spaces returns an iterator over the pairs of namespace and kind in a range of the query, in
-// order.
+// order. The bool is false at the end.
 func (src Source) Spaces(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s keyspace.Space, ok bool, err error) {
@@ -97,7 +96,7 @@ func (src Source) Spaces(
 }
 
 // scanner returns an iterator over the scans of a range, in order. Each scan is a Datastore query,
-// and together they find the range's entities.
+// and together they find the range's entities. The bool is false at the end.
 func (src Source) scanner(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s query.Scan, ok bool, err error) {

@@ -21,15 +21,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Probe checks a job's query before the job starts. It sends the database each form of query that
-// the job's tasks will send, with a limit of one result. It returns an error if the database can't
+// Probe checks a job's query before the job starts. It sends each form of Datastore query that the
+// job's tasks will send, with a limit of one result. It returns an error if the database can't
 // answer, or if the answers show one of these mistakes:
 //
 //   - A filter's value has another type than the stored values.
 //   - A kind has no entities. This is allowed if empty is set.
-//   - No entity has a filtered property, or the property in ShardBy. This is allowed if empty is set.
+//   - No entity has a filtered property, or the property in ShardBy. This is allowed if empty is
+//     set.
 //
-// The result times is true if the values of the property in ShardBy are times.
+// The bool times says whether the values of the property in ShardBy are times.
 func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times bool, err error) {
 	err = Answered(ctx, func(ctx context.Context) error {
 		var group sync.WaitGroup
@@ -40,7 +41,7 @@ func (src Source) Probe(ctx context.Context, q query.Query, empty bool) (times b
 		group.Go(func() { types = src.checkTypes(ctx, q, empty) })
 		times, err = src.probe(ctx, q)
 		group.Wait()
-		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // an index would not help
+		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // then an index would not help
 			return mistake
 		}
 		return cmp.Or(err, kinds, types)
@@ -78,8 +79,8 @@ func (src Source) probe(ctx context.Context, q query.Query) (times bool, err err
 	return times, nil
 }
 
-// orWithout returns needs, the error of a query that needs an index. If the query can be written so
-// that it needs none, the returned error says how.
+// orWithout returns the error needs, which says that the query q needs an index. If q can be
+// written such that it needs none, the error also says how.
 func orWithout(q query.Query, needs error) error {
 	if without := q.WithoutIndex(); without != nil {
 		return fmt.Errorf("%w\nOr %w", needs, without)
@@ -88,8 +89,8 @@ func orWithout(q query.Query, needs error) error {
 }
 
 // probeSnapshot returns an error if the database can't read its state at a past time. Google's
-// classic emulator ignores the time without an error. It is recognized because it does not support
-// property masks either.
+// classic emulator ignores the time without an error. So probeSnapshot also returns an error for a
+// database without property masks, which only this emulator lacks.
 func (src Source) probeSnapshot(ctx context.Context) error {
 	switch modern, err := src.HonoursMasks(ctx); {
 	case err != nil:
@@ -106,7 +107,7 @@ func (src Source) probeSnapshot(ctx context.Context) error {
 }
 
 // unserved marks an error as the user's mistake if the database says that it does not support the
-// query.
+// query. It returns other errors unchanged.
 func unserved(err error) error {
 	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
 		return fmt.Errorf("%w: the database does not serve the query: %w", fault.ErrArguments, err)
@@ -115,7 +116,7 @@ func unserved(err error) error {
 }
 
 // probeIn does the work of Probe in one kind and namespace. If the database lacks indexes, missing
-// describes them for an index.yaml, and err is the database's error.
+// has their lines for index.yaml, and err is the database's error.
 func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil
@@ -158,9 +159,9 @@ func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missi
 }
 
 // HonoursMasks reports whether the database supports property masks: a write with a mask keeps the
-// properties that the mask does not name. Google's classic emulator drops these, so scattermap
-// writes whole entities there. HonoursMasks recognizes that emulator by a count, because no other
-// database lacks counts.
+// properties that the mask does not name. Google's classic emulator deletes these properties, so
+// scattermap writes whole entities there. HonoursMasks sends a count to recognize this emulator,
+// because no other database lacks counts.
 func (src Source) HonoursMasks(ctx context.Context) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)

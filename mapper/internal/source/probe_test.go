@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestProbe probes queries over a database with one index, and an entity of the kind K in each of
-// the namespaces a and b.
+// TestProbe checks queries before the start of a job. The database has one index, and an entity of
+// the kind K in each of the namespaces a and b.
 func TestProbe(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	where := func(p, op string, v any) []query.Filter { return []query.Filter{{Property: p, Op: op, Value: v}} }
@@ -24,7 +24,7 @@ func TestProbe(t *testing.T) {
 		name  string
 		q     query.Query
 		empty bool
-		want  string // in the error; empty: there is none
+		want  string // a part of the error; empty: no error
 		times bool
 	}{
 		{name: "a kind", q: in(query.Query{})},
@@ -84,7 +84,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestSnapshot reads a snapshot for longer than a transaction lives.
+// TestSnapshot reads the database's state at a past time for longer than a transaction lives.
 func TestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, nil)
@@ -115,7 +115,7 @@ func TestSnapshot(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(time.Hour) // the database no longer keeps that time
+		time.Sleep(time.Hour) // after this, the database no longer keeps the state of that time
 		if _, err := was.Stored(t.Context())([]*datastore.Key{key}); !fault.IsFatal(err) || !errors.As(err,
 			new(snapshotError)) {
 			t.Errorf("an hour later: %v", err)

@@ -21,30 +21,31 @@ type snapshot struct {
 	ctx    context.Context // the context of the transactions that look entities up
 	client *datastore.Client
 	at     time.Time
-	taken  *wire.Taken // receives the entities of these lookups
+	taken  *wire.Taken // receives the entities that are looked up
 
 	turn        *semaphore.Weighted // guards the fields below
 	tx          *datastore.Transaction
 	begun, used time.Time
 }
 
-// Limits of a snapshot's transaction. It gets no new calls after snapshotAge since its start, or
-// snapshotIdle since its last call. Datastore ends a transaction after 270 seconds, or after 60
-// seconds without a call [the limits page of Datastore]. So the limits are about half of that.
+// Limits of one transaction of a snapshot. It gets no new calls when it is older than snapshotAge,
+// or when its last call was more than snapshotIdle ago. Datastore ends a transaction after 270
+// seconds, or after 60 seconds without a call [the limits page of Datastore]. So the limits are
+// about half of that.
 const (
 	snapshotAge  = 2 * time.Minute
 	snapshotIdle = 30 * time.Second
 )
 
-// snapshotAt returns a snapshot that reads the state at the given time. It can be used until ctx
-// ends.
+// snapshotAt returns a snapshot that reads the database's state at the given time. It can be used
+// until ctx ends.
 func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
 	ctx, taken := wire.TakenBy(ctx)
 	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
 }
 
-// A snapshotError says that the database can't read its state at a time, for example because the
-// time is too long ago.
+// A snapshotError says that the database can't read its state at a past time, for example because
+// the time is too long ago.
 type snapshotError struct {
 	at    time.Time
 	cause error
@@ -58,8 +59,8 @@ func (e snapshotError) Error() string {
 
 func (e snapshotError) Unwrap() error { return e.cause }
 
-// transaction returns a transaction that reads the snapshot. It makes a new one if the last one is
-// too old.
+// transaction returns a transaction that reads the state at the snapshot's time. It starts a new
+// one if the last one is too old.
 func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	if err := s.turn.Acquire(s.ctx, 1); err != nil {
 		return nil, err
@@ -80,7 +81,8 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	return s.tx, nil
 }
 
-// Query returns a copy of q that reads the snapshot. For a nil snapshot it returns q.
+// Query returns a copy of q that reads the state at the snapshot's time. For a nil snapshot it
+// returns q.
 func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	if s == nil {
 		return q, nil
@@ -92,8 +94,8 @@ func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	return q.Transaction(tx), nil
 }
 
-// ended reports whether the error of a scan may only mean that the database has ended the
-// snapshot's transaction. The first parameter is when the scan was started. If ended returns true,
+// ended reports whether err, the error of a scan, may only mean that the database has ended the
+// snapshot's transaction. The first argument is when the scan was started. If ended returns true,
 // the caller starts the scan again.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle

@@ -20,17 +20,17 @@ import (
 // Parallel is the largest number of database calls that one caller makes at the same time.
 const Parallel = 16
 
-// A Source reads entities from a database, as of now or as of a past time.
+// A Source reads entities from a database, either its present state or its state at a past time.
 type Source struct {
 	Client *datastore.Client
 	log    *slog.Logger
-	At     *snapshot // reads the state at a past time; nil: the source reads the present state
-	// uncounted is true after the database has answered that it does not implement aggregations. All
-	// copies of the Source share it.
+	At     *snapshot // reads the state at a past time; nil: the present state is read
+	// uncounted is set to true when the database answers that it does not implement aggregations.
+	// All copies of the Source share it.
 	uncounted *atomic.Bool
 }
 
-// New returns a source that reads the database as of now. A nil logger logs nothing.
+// New returns a source that reads the present state of the database. A nil logger logs nothing.
 func New(client *datastore.Client, log *slog.Logger) Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -38,15 +38,16 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 	return Source{Client: client, log: log, uncounted: new(atomic.Bool)}
 }
 
-// Counts reports whether counts can be sent to the database. It is true until the database has
-// answered that it does not implement them.
+// Counts reports whether the database may be asked to count. It returns false after the database
+// has answered that it does not implement counts.
 func (src Source) Counts() bool { return !src.uncounted.Load() }
 
-// CantCount records that the database does not implement counts, so that none are sent later.
+// CantCount records that the database does not implement counts, so that the source sends no more
+// of them.
 func (src Source) CantCount() { src.uncounted.Store(true) }
 
-// Of returns the source that reads the entities of a query. If the query has a ReadTime, that
-// source reads the state at that time, until ctx ends.
+// Of returns the source that reads the entities of a query. If the query has a ReadTime, this
+// source reads the database's state at that time. It can then be used until ctx ends.
 func (src Source) Of(ctx context.Context, q query.Query) Source {
 	if !q.ReadTime.IsZero() {
 		src.At = snapshotAt(ctx, src.Client, q.ReadTime)
@@ -54,7 +55,7 @@ func (src Source) Of(ctx context.Context, q query.Query) Source {
 	return src
 }
 
-// Get returns a function that looks up entities, with the arguments of the Go client's GetMulti.
+// Get returns a function that looks up entities. It has the arguments of the Go client's GetMulti.
 func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	return func(keys []*datastore.Key, dst any) error {
 		if src.At == nil {
@@ -68,7 +69,8 @@ func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	}
 }
 
-// Stored returns a function that looks up entities as they are stored, with their versions.
+// Stored returns a [Get], a function that looks up entities as they are stored, with their
+// versions.
 func (src Source) Stored(ctx context.Context) Get {
 	if src.At != nil {
 		return taking(src.Get(ctx), src.At.taken)
@@ -77,21 +79,21 @@ func (src Source) Stored(ctx context.Context) Get {
 	return taking(src.Get(ctx), taken)
 }
 
-// Patience is the longest wait for the database in a call for which a person waits. Without this
-// limit, the Go client would retry each call for a minute, and its error would only say that it
-// took too long.
+// Patience limits a call of the database while a person waits for the answer. Without this limit,
+// the Go client would retry each call for a minute, and its error would only say that it took too
+// long.
 const Patience = 20 * time.Second
 
-// Answered calls ask, and limits its time to Patience, because a person waits for the result. If
-// the database does not answer in time, the returned error names the database.
+// Answered calls ask with a context that ends after Patience, because a person waits for the
+// result. If the database does not answer in time, the returned error names the database.
 func Answered(ctx context.Context, ask func(context.Context) error) error {
 	asking, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return Unanswered(ctx, ask(asking))
 }
 
-// Unanswered adds the database's address to the error of a call that got no answer. If the caller
-// has ended ctx, it returns the error unchanged.
+// Unanswered adds the database's address to err if this is the error of a call that got no answer.
+// If the caller has ended ctx, it returns err unchanged.
 func Unanswered(ctx context.Context, err error) error {
 	code := status.Code(err)
 	if ctx.Err() != nil || code != codes.Unavailable && code != codes.DeadlineExceeded &&

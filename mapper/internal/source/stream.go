@@ -19,35 +19,35 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Stream reads the entities of a range in order, or only their positions. It can read ahead. A
-// position is a place in the order of the job's entities.
+// A Stream reads the entities of a range in order, or only their positions. A position is a place
+// in the order of the job's entities. A Stream can read in advance, in the background.
 type Stream struct {
 	query      query.Query
-	start, End *keyspace.Position // the start and the end of the range when the stream was made
+	start, End *keyspace.Position // the start of the range, and its end, which Shorten may change
 	Whole      bool               // whether the stream reads entities, and not only keys
-	Few        int                // if not 0, the limit of results of the first query
-	AtOnce     int                // the limit of results of each query
+	Few        int                // limit of results of the first query; 0: AtOnce
+	AtOnce     int                // limit of results of each query
 
 	ctx    context.Context // the context of the stream's queries
 	cancel context.CancelFunc
 	source Source
 
-	turn    *semaphore.Weighted // guards the fields below; its holder may read
+	turn    *semaphore.Weighted // guards the fields below; only its holder may read from the database
 	scans   func() (s query.Scan, ok bool, err error)
-	scan    query.Scan          // the scan that is being read
+	scan    query.Scan          // the scan (Datastore query) whose results are being read
 	it      *datastore.Iterator // the results of that scan; nil: no scan is being read
-	begun   time.Time           // when that scan has started
-	limit   int                 // the limit of results of that scan's query
-	results int                 // number of results of that query so far
-	waited  atomic.Int64        // the time from the last query to its first result, a time.Duration
+	begun   time.Time           // when this scan was started
+	limit   int                 // limit of results of this scan's query
+	results int                 // number of results of this query so far
+	waited  atomic.Int64        // time from the last query to its first result, a time.Duration
 	passed  atomic.Int64        // number of positions that were dropped
 	last    *keyspace.Position  // the last position that was read
-	appends sync.Mutex          // locked while at and stamps grow, so that Read need not wait for turn
+	appends sync.Mutex          // held while at and stamps change, so that Read need not wait for turn
 	at      []*keyspace.Position
 	stamps  []wire.Stamp   // the entities at the positions with their versions, if Whole is set
 	taken   *wire.Versions // receives the entities of results; nil: the stream reads no entities
 	all     bool
-	err     error // why the stream can't be used any more; nil: it can
+	err     error // the error after which the stream can't be used any more; nil: no error
 }
 
 // NewStream returns a stream that reads a range of a query: its keys, or whole entities. The caller
@@ -60,9 +60,9 @@ func NewStream(ctx context.Context, src Source, q query.Query, start, end *keysp
 	return s
 }
 
-// mostAtOnce is the largest limit that a stream sets for a query's results. Datastore itself
-// returns results in small batches. But Google's Firestore emulator returns all results in one
-// answer, and the Go client accepts answers of up to 4 MiB.
+// mostAtOnce is the largest limit that a stream sets for the results of a query. Datastore returns
+// results in small batches. But Google's Firestore emulator returns all results in one answer, and
+// the Go client accepts answers of up to 4 MiB.
 const mostAtOnce = 5 * query.Batch
 
 // begin starts to read the next scan of the range, if there is one.
@@ -86,7 +86,7 @@ func (s *Stream) begin() error {
 	return err
 }
 
-// beginAgain replaces the scans of the range by new ones, which start after the last position that
+// beginAgain makes the stream continue with new queries, which start after the last position that
 // was read.
 func (s *Stream) beginAgain() {
 	from := s.start
@@ -96,41 +96,43 @@ func (s *Stream) beginAgain() {
 	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.End)
 }
 
-// use waits until no other goroutine reads the stream, and keeps others from doing so. The caller
-// must call done afterwards.
+// use waits until no other goroutine reads the stream, and locks it. The caller must call done to
+// unlock it.
 func (s *Stream) use() (done func()) {
-	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
+	_ = s.turn.Acquire(context.Background(), 1) // the context of the stream ends reads, so this wait is short
 	return func() { s.turn.Release(1) }
 }
 
-// Shorten ends the stream at the new end of its range, if it reads whole entities. Other tasks read
-// the entities after that end, and Datastore bills each entity that is read. If a batch of results
-// has started to arrive, it is read completely, because it is billed already.
+// Shorten ends a stream of whole entities at the new end of its range, so that it does not read
+// further. Other tasks read the entities after that end, and Datastore bills each read. If a batch
+// of results has started to arrive, it is read completely, because it is billed already.
 func (s *Stream) Shorten(end *keyspace.Position) {
 	if !s.Whole || end == nil || s.End != nil && keyspace.Compare(s.End, end) <= 0 {
 		return
 	}
 	defer s.use()()
 	s.End = end
-	for s.it != nil && s.results%query.Batch > 0 && s.err == nil { // also after the end: the order is checked
+	// Even results after the new end are read, to check their order.
+	for s.it != nil && s.results%query.Batch > 0 && s.err == nil {
 		s.err = s.step()
 	}
 	n, _ := slices.BinarySearchFunc(s.at, end, keyspace.Compare)
 	switch {
 	case s.err != nil:
 	case n < len(s.at):
-		clear(s.stamps[n:]) // for the garbage collector
+		clear(s.stamps[n:]) // so that the entities can be collected
 		s.at, s.stamps, s.all, s.it = s.at[:n], s.stamps[:n], true, nil
 	case !s.all:
 		s.beginAgain()
 	}
 }
 
-// Waited returns the time from the last query to its first result; 0: unknown.
+// Waited returns how long the last query took until its first result; 0: unknown.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
-// Peek returns the next n positions, or the remaining ones if there are fewer, and keeps them.
-// After an error, also one of a read in the background, the stream can't be used any more.
+// Peek returns the next n positions, or fewer if the range ends before. It does not drop them, so
+// the next call returns them again. After an error, even one of a read in the background, the
+// stream can't be used any more.
 func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	defer s.use()()
 	if s.err == nil {
@@ -142,7 +144,7 @@ func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	return s.at[:min(n, len(s.at))], nil
 }
 
-// fill reads until n positions are known, or until the end of the range.
+// fill reads until the stream has n positions, or until the end of the range.
 func (s *Stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
 		if err := s.step(); err != nil {
@@ -178,7 +180,7 @@ func (s *Stream) step() error {
 	if s.last != nil {
 		switch c := keyspace.Compare(s.last, p); {
 		case c == 0:
-			return nil // a projection returns an entity once for each value of a list that satisfies a filter
+			return nil // a projection returns an entity once for each value that satisfies a filter
 		case c > 0:
 			return ErrOrder
 		}
@@ -194,7 +196,8 @@ func (s *Stream) step() error {
 	return nil
 }
 
-// PeekLater starts [Stream.Peek] in the background. The returned function waits for its result.
+// PeekLater calls [Stream.Peek] in the background. The function that it returns waits for the
+// result.
 func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	var at []*keyspace.Position
 	var err error
@@ -209,8 +212,8 @@ func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	}
 }
 
-// ReadAhead reads in the background until the next n positions are known. It counts from the
-// stream's current position. Positions that are dropped before the reading starts are not replaced.
+// ReadAhead reads in the background until the stream has the next n positions, counted from its
+// current position. Positions that are dropped before the read starts count as read.
 func (s *Stream) ReadAhead(n int) {
 	until := s.passed.Load() + int64(n)
 	go func() {
@@ -221,13 +224,13 @@ func (s *Stream) ReadAhead(n int) {
 	}()
 }
 
-// Known returns the positions that were read and not dropped.
+// Known returns the positions that were read and not dropped yet.
 func (s *Stream) Known() Prefix {
 	defer s.use()()
 	return Prefix{At: s.at, All: s.all}
 }
 
-// Pass drops all positions before start. They must have been read.
+// Pass drops all positions before start, which must have been read.
 func (s *Stream) Pass(start *keyspace.Position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
@@ -244,14 +247,14 @@ func (s *Stream) dropFirst(n int) {
 	s.passed.Add(int64(n))
 	s.at = s.at[n:]
 	if s.Whole {
-		clear(s.stamps[:n]) // for the garbage collector
+		clear(s.stamps[:n]) // so that the entities can be collected
 		s.stamps = s.stamps[n:]
 	}
 }
 
 // Read returns the entities at some positions that the stream has read and not dropped. It is a
-// [Reader]. It does not wait for a goroutine that reads ahead. Call it only from the goroutine that
-// drops positions.
+// [Reader]. It does not wait for a goroutine that reads in advance. Only the goroutine that drops
+// positions may call it.
 func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
 		return nil, nil
@@ -262,24 +265,24 @@ func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	return slices.Clone(s.stamps[n : n+len(at)]), nil
 }
 
-// Close cancels the stream's reads, and waits until they have ended.
+// Close cancels the stream's reads in the background, and waits until they have ended.
 func (s *Stream) Close() {
 	s.cancel()
 	s.use()()
 }
 
-// A Prefix holds the first positions of a range's entities, in order. Later ones may be unknown.
+// A Prefix holds the positions of a range's entities from its start on, as far as they were read.
 type Prefix struct {
 	At  []*keyspace.Position
 	All bool // whether the range has no further entities
 }
 
-// ErrOrder says that the database returns entities in another order than Datastore's. It is fatal,
-// because no retry helps.
+// ErrOrder says that the database returns entities in another order than Datastore does. It is
+// fatal, because retries do not help.
 var ErrOrder = fault.Fatal(errors.New(
 	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
-// KeysDigest returns the number of a query's entities in a range, and a hash of their keys.
+// KeysDigest returns how many entities of a query are in a range, and a hash over their keys.
 func (src Source) KeysDigest(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) (n int64, digest []byte, err error) {

@@ -51,8 +51,8 @@ func TestShortenOrder(t *testing.T) {
 }
 
 // TestShorten shortens streams of entities at random while they are read. Each stream must return
-// everything before its last end, once and in order. After that end it must read only the rest of a
-// batch.
+// everything before its last end, once and in order. After that end it must read at most the rest
+// of a batch.
 func TestShorten(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestShorten(t *testing.T) {
 	})
 }
 
-// TestReadBesideReadAhead checks that reading a page's entities by [Stream.Read] does not wait
-// while the next page is read ahead.
+// TestReadBesideReadAhead checks that [Stream.Read] returns a page's entities without waiting while
+// the next page is read in the background.
 func TestReadBesideReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

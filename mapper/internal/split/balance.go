@@ -7,10 +7,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Balance moves the boundaries between pieces whose entities were counted, so that each worker gets
-// about the same number: its fair share. A piece whose count has reached its limit keeps its
-// boundaries. If a new boundary between neighbouring pieces can't be found, they keep their old
-// ones.
+// Balance moves the boundaries between neighbouring pieces (parts of a range) whose entities were
+// counted. After that, each has about one worker's fair share. A piece whose count has reached its
+// limit keeps its boundaries. If a new boundary can't be found, the pieces next to it keep the old
+// one.
 func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	total := int64(0)
 	for _, p := range pieces {
@@ -33,8 +33,9 @@ func Balance(pieces []Piece, page int64, find Finder) []Piece {
 }
 
 // balanceCounted does the work of Balance for neighbouring pieces that were all counted completely.
-// The job has total entities. To find a new boundary, it searches from the start of the piece that
-// contains it. If the boundary is too far from there, that start becomes the boundary.
+// The argument total is the job's number of entities, and page the number in a full page. To find a
+// new boundary, it searches from the start of the piece that contains the boundary. If the boundary
+// is more than BalancePages away, it uses this start as the boundary.
 func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	fair, whole := pieces[0].FairShare, pieces[0]
 	for _, p := range pieces[1:] {
@@ -58,7 +59,7 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 		if offset == 0 || offset > BalancePages*page {
 			b.rank, b.at = passed, start
 			if passed == 0 || len(bounds) > 0 && passed <= bounds[len(bounds)-1].rank {
-				continue // the boundary is known
+				continue // this boundary needs no search
 			}
 		} else {
 			group.Go(func() { b.at, _ = find(start, offset) }) // after an error, the pieces are only less equal
@@ -83,18 +84,18 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 }
 
 // BalancePages is the largest distance, in pages of entities, of a new boundary from the start of
-// its piece. The query that finds the boundary passes all keys between them, and the job's start
-// waits for it.
+// the piece that contains it. A query reads all keys between the two to find the boundary, and the
+// job's start waits for this query.
 const BalancePages = 2 * nearPages
 
-// ShareLengths returns the numbers of entities in the pieces into which n entities are cut. Each
-// piece is one worker's fair share. If the job's total is more than MaxFanOut fair shares, each
-// piece is several of them.
+// ShareLengths returns the numbers of entities in the pieces into which a range with n entities is
+// cut. Each piece is one worker's fair share, of fair entities. If the job has more than MaxFanOut
+// fair shares among its total entities, each piece is several of them.
 //
-// Pieces consist of full pages. A small remainder is spread over some pieces. Each of them gets up
-// to a third of a page, and up to a twentieth of the piece. A larger remainder is spread over all
-// pieces. A piece with a part of the remainder has one page that is not full. If there is less than
-// a page for each piece, pieces are shorter, see leastFirst.
+// Pieces consist of full pages of page entities. A small remainder is spread over some pieces: each
+// of them gets up to a third of a page, and up to a twentieth of the piece. A larger remainder is
+// spread over all pieces. A piece with a part of the remainder has one page that is not full. If
+// there is less than a page for each piece, pieces are shorter, see leastFirst.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)
@@ -115,11 +116,11 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 }
 
 // leastFirst is the least number of entities in a job's first pieces, if there is less than a page
-// for each worker. Only the last piece may have fewer. The limit exists because each piece needs a
-// task, which reads two records and writes two.
+// for each worker. Only the last piece may have fewer. Shorter pieces would cost too much, because
+// each needs a task, which reads two records and writes two.
 const leastFirst = 50
 
-// shortLengths does the work of ShareLengths if there is less than a page of entities for each
+// shortLengths does the work of ShareLengths if there is less than one page of entities for each
 // worker.
 func shortLengths(n, workers, page int64) []int64 {
 	each := min(page, max((n+workers-1)/workers, leastFirst))

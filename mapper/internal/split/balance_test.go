@@ -15,13 +15,13 @@ func TestShares(t *testing.T) {
 	}{
 		{1, []int64{1}},
 		{50, []int64{50}},
-		{99, []int64{50, 49}}, // shorter pieces would not be worth a task
+		{99, []int64{50, 49}}, // a shorter piece costs more than it saves
 		{250, []int64{63, 63, 63, 61}},
 		{400, []int64{100, 100, 100, 100}},
 		{470, []int64{118, 118, 117, 117}},
 		{800, []int64{200, 200, 200, 200}},
 		{1150, []int64{288, 288, 287, 287}},
-		{12_050, []int64{3025, 3025, 3000, 3000}}, // two pieces have a page that is not full
+		{12_050, []int64{3025, 3025, 3000, 3000}}, // the first two have a page that is not full
 	} {
 		if got := ShareLengths(test.n, max(1, test.n/4), test.n, 100); !slices.Equal(got, test.want) {
 			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)
@@ -40,7 +40,7 @@ func TestShares(t *testing.T) {
 		for _, l := range lengths {
 			sum += l
 		}
-		// Lengths may differ by up to a page, because a small remainder is not spread over all
+		// Lengths may differ by up to a page, because a small remainder is spread over only some
 		// pieces.
 		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > MaxFanOut ||
 			slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {

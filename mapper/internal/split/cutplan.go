@@ -8,18 +8,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A CutPlan says where a range (a piece) is cut. The task that cuts it keeps the first part.
+// A CutPlan says at which places a range is cut into pieces. The task that cuts the range keeps the
+// first piece.
 type CutPlan struct {
 	Pieces  int64   // number of pieces; 0 or 1: the range is not cut
-	Samples bool    // whether to cut at samples, with the same number of samples in each part
-	Keep    int64   // number of entities in the first part, unless Samples is set
-	lengths []int64 // numbers of entities in the other parts, except the last one
-	near    int     // number of parts after the first one that are near it; later parts are marked Far; 0: all are near
-	evenly  int     // number of equal parts of the key space into which the last part is cut; 0: it is not cut
-	atOnce  int     // how many searches for boundaries run at the same time; 0: FindParallel
-	First   bool    // whether the range is cut before the next page is processed
+	Samples bool    // whether to cut at sampled keys, with the same number of samples in each piece
+	Keep    int64   // number of entities in the first piece, unless Samples is set
+	lengths []int64 // numbers of entities in the other pieces, except the last one
+	// near is the number of pieces after the first one that count as near the task's page. Later
+	// ones are marked as Far. 0 means that all are near.
+	near int
+	// evenly is the number of equal parts of the key space into which the last piece is cut; 0: it
+	// is not cut.
+	evenly int
+	atOnce int  // how many searches for boundaries run at the same time; 0: FindParallel
+	First  bool // whether the range is cut before the next page is processed
 
-	Until *keyspace.Position // the end of the job's last entity, if known: it limits the last part
+	Until *keyspace.Position // the end of the job's last entity, which limits the last piece; nil: unknown
 }
 
 // A Finder is a function that searches a range. It returns the position of the n-th entity at or
@@ -27,7 +32,7 @@ type CutPlan struct {
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
 // Apply cuts a piece by the plan, and returns the resulting pieces in order. It calls find for each
-// boundary that is not a sample. The first piece is for the task that cuts.
+// boundary that is not a sampled key. The first piece is for the task that cuts.
 func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	if c.Pieces <= 1 {
 		return []Piece{s}, nil
@@ -70,7 +75,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		return append(pieces, rest.evenly(c.evenly, c.Until)...), nil
 	}
 	rest.Far = far()
-	switch last := ended && len(pieces) < len(all); { // the range ends in this piece
+	switch last := ended && len(pieces) < len(all); { // whether the range ends in this piece
 	case s.Exact:
 		rest.Workers = c.workersFor(s, rest.Estimate)
 	case last:
@@ -85,7 +90,8 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	return append(pieces, rest), nil
 }
 
-// workersFor returns how many workers should share a part of n entities of the piece s.
+// workersFor returns how many workers should share a part with n entities of the piece s. It is at
+// least 1.
 func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	if s.Exact && s.Estimate > 0 {
 		return max(1, s.Workers*n/s.Estimate)
@@ -93,8 +99,8 @@ func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	return max(1, s.Workers/c.Pieces)
 }
 
-// before returns the first lengths whose pieces, placed one after the other, end before the n-th
-// entity.
+// before returns the leading lengths that fit into n entities. More exactly: pieces with these
+// lengths, one after the other, end before the n-th entity.
 func before(lengths []int64, n int64) []int64 {
 	for i, length := range lengths {
 		if n -= length; n <= 0 {
@@ -104,14 +110,15 @@ func before(lengths []int64, n int64) []int64 {
 	return lengths
 }
 
-// FindParallel is how many searches for boundaries run at the same time. All of them start at the
-// same position. So together they pass 8.5 times as many keys as searches that follow each other.
+// FindParallel is the number of searches for boundaries that run at the same time. All of them
+// start at the same position, so the later ones pass the same keys again. Together they read 8.5
+// times as many keys as one search after the other would.
 const FindParallel = 16
 
-// findAll finds the ends of consecutive pieces with the given numbers of entities, as far as the
-// range goes. If an end can't be found, it returns the ends before it, and the rest of the range
-// stays one piece. It does the same if the ends are not in order, because entities were added or
-// deleted during the search. The result ended says that the range has ended.
+// findAll finds the ends of consecutive pieces with the given numbers of entities, starting at the
+// start of s. The result has fewer ends if the range ends before, a search fails, or the ends are
+// not in order because entities were added or deleted meanwhile. Then the rest of the range stays
+// one piece. The bool ended says that the range has ended.
 func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
 	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
@@ -144,16 +151,17 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 }
 
 // CountsPieces reports whether a task that has cut a job's first range at samples should then count
-// the entities of each piece. It should, unless there are too many entities, because samples may be
-// uneven: entities below the same ancestors can have clumped samples. [In Google's classic
-// emulator, the value of __scatter__ is the XOR of the hashes of all IDs of a path.]
+// the entities of each piece. It should if there are not too many entities, because samples may be
+// uneven: entities with the same ancestors can have clumped samples. [In Google's classic emulator,
+// the value of __scatter__ is the XOR of the hashes of all IDs of a path.]
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after the first pieces of a range. It assumes that the
-// samples after these pieces (left) stand for as many entities each as the samples inside. Without
-// samples it assumes that the rest is as long as all pieces together.
+// beyond estimates the number of entities after the first pieces of a range, which have the given
+// lengths. The argument samples has all sampled keys of the range, and left has the ones after
+// these pieces. It assumes the same number of entities between any two samples. Without samples, it
+// assumes that the rest is as long as all of these pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

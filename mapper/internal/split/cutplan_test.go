@@ -22,7 +22,7 @@ func TestApplyOdd(t *testing.T) {
 		name  string
 		s     Piece
 		c     CutPlan
-		want  int   // pieces
+		want  int   // number of pieces
 		after int64 // the fair share of the last piece
 	}{
 		{"it was empty", Piece{Start: keys[0], Exact: true, Workers: 3},

@@ -11,10 +11,11 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestKeep checks how many of its remaining entities a task keeps.
+// TestKeep checks how many of its remaining entities a task keeps, and how many it gives away in
+// each piece.
 func TestKeep(t *testing.T) {
 	const ms = time.Millisecond
-	// all returns the outlook of entities that need no calls of the database.
+	// all returns the outlook of a job whose entities need no calls to the database.
 	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} }
 	for _, test := range []struct {
 		name       string
@@ -27,7 +28,7 @@ func TestKeep(t *testing.T) {
 			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 6_000, 0},
 		{"it has a fifth more, and others wait",
 			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(9, 100*time.Second)}, 5_000, 5_000},
-		// They are rounded to eighths.
+		// The numbers are rounded to eighths of what the task keeps.
 		{"it is three times as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 100*time.Second)},
 			1_664, 1_664},
 		{"all are as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 300*time.Second)}, 5_000, 0},
@@ -62,9 +63,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepAnything tries random loads. A task must not keep more entities than it has. Except for a
-// page, it must give away all work that is worth a task, in a limited number of pieces. While a
-// worker is idle, it must not keep much more than an even part.
+// TestKeepAnything tries random loads. A task must not keep more entities than it has. Except for
+// up to a page, it must give away all work that is worth a task, in a limited number of pieces.
+// While a worker is idle, it must not keep much more than its even part.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
@@ -141,7 +142,7 @@ func TestEndsPage(t *testing.T) {
 // A busy is a busy worker in the simulation of TestEnd.
 type busy struct {
 	until       time.Duration
-	first, last int64 // the worker's range after its current page
+	first, last int64 // first and last entity of the worker's range after its current page
 	page        int64
 	pace        time.Duration // the measured pace of its earlier pages
 }
@@ -169,7 +170,7 @@ func TestEnd(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, i))
 		const n, all, pageTime, calls = 200_000, 50, 3 * time.Second, pageCalls / 2 // the other half is the task's cost
 		cost, sum := make([]time.Duration, n), time.Duration(0)
-		for at := 0; at < n; { // parts of the kind in which entities take different times
+		for at := 0; at < n; { // parts of the kind, in which entities take different times
 			each := time.Duration(math.Exp(rng.NormFloat64()*1.5) * float64(2*time.Millisecond))
 			for end := at + 1 + rng.IntN(n/5); at < min(n, end); at++ {
 				cost[at], sum = each, sum+each

@@ -30,8 +30,8 @@ func TestOutlook(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
-	// The calls of a page of 100 entities take pageCalls, so 1.5 ms per entity, and the function
-	// takes 1 µs. So in 1.5 s a worker has processed 999 of the 10,000 entities.
+	// The calls for a page of 100 entities take pageCalls, which is 1.5 ms for each. The function
+	// takes only 1 µs. So in 1.5 s a worker has processed 999 of the 10,000 entities.
 	cheap := OutlookOf([]OpenRange{{Estimate: 10_000, Age: 1500 * time.Millisecond}}, 1, 1, time.Microsecond, 100)
 	if want := (Outlook{Open: 1, Entities: 9001, Rest: 9001 * time.Microsecond}); cheap != want {
 		t.Errorf("of a cheap function: %+v, want %+v", cheap, want)

@@ -8,16 +8,17 @@ import (
 
 // A Piece is a range as this package sees it: before a cut, or as the result of a cut.
 type Piece struct {
-	Start, End *keyspace.Position   // the positions where the piece starts and ends; nil: where the job's query does
+	Start, End *keyspace.Position   // its start and end; nil: the start or the end of the job's query
 	Samples    []*keyspace.Position // sampled keys inside the piece, in order
 	Estimate   int64                // the number of entities in the piece; 0: unknown
 	Exact      bool                 // whether Estimate was counted
 	Workers    int64                // how many workers should share the piece; 0: one
 	FairShare  int64                // how many entities one worker should get; 0: all
-	// the kind and namespace of all entities in the piece; empty: it may have several
+	// Space is the kind and namespace of all entities in the piece. It is empty if the piece may
+	// have several.
 	Space keyspace.Space
-	// Far says that the piece is far from the page at which it was cut off. So the pace measured
-	// there does not count for the piece.
+	// Far says that the piece is far from the page after which it was cut off. So the pace that was
+	// measured in that page does not count for the piece.
 	Far bool
 	// Resample says that the piece's own task must sample and count its entities, as the task of a
 	// job's first range does.
@@ -29,8 +30,8 @@ func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of the piece from the position start on. The parameter estimate is the
-// estimated number of entities in that part. If it is not positive, the number becomes unknown.
+// From returns the part of the piece from start on. The parameter estimate is the estimated number
+// of entities in that part; 0 or less means unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -40,7 +41,7 @@ func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	return s
 }
 
-// Until returns the piece's samples before a position.
+// Until returns the piece's sampled keys before a position.
 func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], end) < 0 {
@@ -49,17 +50,15 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns the number of entities for the next page, such that the piece does not end with a
-// small page. It is usually the parameter size. It is at most twice that, and at most the parameter
-// most.
+// Even returns how many entities to process in the next page, so that the last page of the piece is
+// not small. The result is usually size, and at most 2*size or most, whichever is less.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece with the result of a count of its entities. The count has found n
-// entities, and its limit was the parameter most. If n has reached the limit, there may be more
-// entities, and Counted returns the piece unchanged.
+// Counted returns the piece after a count of its entities has found n, with the limit most. If n
+// has reached the limit, there may be more entities, and Counted returns the piece unchanged.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -72,8 +71,8 @@ func (s Piece) Counted(n, most int64) Piece {
 }
 
 // evenly cuts a piece about which nothing is known into up to n parts. They are equal parts of the
-// key space, or of the space of values, wherever the entities are. If until is not nil, the job's
-// entities end there.
+// key space, or of the space of values, no matter where the entities are. If until is not nil, it
+// is a position after the job's last entity.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -104,7 +103,7 @@ func cutAtSamples(s Piece, n int) []Piece {
 	for i := 1; i <= n; i++ {
 		end, next := s.End, len(s.Samples)
 		if i < n {
-			// The i-th cut is at the c-th sample, so that c of the gaps are before it.
+			// c gaps between samples are before the i-th cut, which is at the c-th sample.
 			c := (len(s.Samples) + 1) * i / n
 			end, next = s.Samples[c-1], c-1
 		}
@@ -123,8 +122,8 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
-// AtSamples returns up to n-1 of the sorted samples. They divide the samples into parts of about
-// the same number.
+// AtSamples returns up to n-1 of the sorted sampled keys as cuts. Between them, there are about
+// equal numbers of samples.
 func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
 		at = append(at, p.Start)
@@ -132,18 +131,18 @@ func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	return at
 }
 
-// MostCountedPieces is the largest estimated number of entities for which the pieces of a job's
-// first range are counted after a cut at samples. A count costs one read for each thousand
-// entities.
+// MostCountedPieces limits the counts after a cut at samples: the pieces of a job's first range are
+// counted only if it has up to this estimated number of entities. A count costs one read for each
+// thousand entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece returns the limit of each count if n pieces are counted. It is four times the number
-// of entities in a piece if all pieces were equal. There is a limit because the job's start waits
-// for the longest count. A piece with more entities can't be balanced.
+// MostInPiece returns the limit of each count, in entities, if n pieces are counted. It is four
+// times the mean of a piece. There is a limit because the job's start waits for the longest count.
+// A piece whose count reaches the limit can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns the pieces with the counted numbers of entities. The argument most was the
-// limit of each count. A piece gets one worker for each fair share of entities in it.
+// WithCounts returns the pieces with counted numbers of entities. Each count had the limit most.
+// Each piece gets a number of workers in proportion to its entities.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -162,9 +161,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbouring pieces if together they have at most as many entities as the parameter
-// short says. It also joins empty pieces to a neighbour. A piece gets one worker for each fair
-// share of entities in it.
+// joined joins neighbouring pieces that together have at most short entities. It also joins each
+// empty piece to a neighbour. Each piece gets a number of workers in proportion to its entities.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -189,31 +187,32 @@ func (s Piece) with(next Piece) Piece {
 	return s
 }
 
-// shareCount returns how many workers are needed for n entities if each processes about fair
-// entities. It is at least 1.
+// shareCount returns how many workers are needed for n entities if each of them processes about
+// fair entities. It is at least 1.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns into how many cells a job's first range is cut so that the entities of each cell
-// can be counted. There is one cell for every two pages. Then counting takes about as many queries
-// as a search for boundaries inside cells would. The sample was read with a limit of size keys. The
-// rank first is the end of the first page.
+// CellsOf returns the number of cells (intervals between samples) of a job's first range whose
+// entities should be counted. There is one cell for every two pages. Then counting takes about as
+// many queries as a search for boundaries inside cells would. The sample was read with a limit of
+// size keys. The rank first is the end of the first page.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
-	if cells < 2 && len(sample) == size { // no sample is in the first page
+	if cells < 2 && len(sample) == size { // the first page has no sample
 		return int64(size)
 	}
 	return cells
 }
 
-// Cells cuts a job's first range at its samples into up to n cells, so that each can be counted.
+// Cells cuts a job's first range at its samples into up to n cells, whose entities are then
+// counted.
 func Cells(s Piece, n int64) []Piece {
 	s.Estimate = MostCountedPieces
 	return cutAtSamples(s, int(min(n, int64(len(s.Samples)+1))))
 }
 
 // MostlyCounted returns the total number of entities in the pieces after a count. It returns false
-// if most entities are in pieces whose counts have reached their limit, because then the total is
-// unknown.
+// if the total is unknown, because most entities are in pieces whose counts have reached their
+// limit.
 func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	counted := int64(0)
 	for _, p := range pieces {
@@ -224,13 +223,13 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	return total, 2*counted >= total
 }
 
-// MaxSampleBytes is the largest size of the samples in a record, in bytes. So a record stays well
-// below the 1 MiB of an entity. The records of all children of a range stay below the 10 MiB of a
-// transaction.
+// MaxSampleBytes is the largest size of the samples in a range's record, in bytes. With it, a
+// record stays well below 1 MiB, the limit of an entity. The records of all children of a range
+// stay below 10 MiB, the limit of a transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples drops every other sample until the remaining ones take at most limit bytes. So these
-// are spread as evenly as before.
+// CapSamples drops every other sample until the remaining ones take at most limit bytes. The
+// remaining ones are spread as evenly as before.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
@@ -248,7 +247,8 @@ func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	}
 }
 
-// Ordered reports whether each piece ends after its start. If not, the cut is wrong.
+// Ordered reports whether each piece ends after it starts. Otherwise the cut that has made the
+// pieces is wrong.
 func Ordered(pieces []Piece) bool {
 	for _, p := range pieces {
 		if p.Start != nil && p.End != nil && keyspace.Compare(p.Start, p.End) >= 0 {
@@ -258,8 +258,8 @@ func Ordered(pieces []Piece) bool {
 	return true
 }
 
-// Beyond returns the piece after more than a page of entities was found in it. If Estimate is at
-// most a page, it was too low, and Beyond sets it to 0 (unknown).
+// Beyond returns the piece, in which a reader has found more than page entities. If its estimate is
+// not higher than that, the estimate was too low, and Beyond sets it to 0 (unknown).
 func (s Piece) Beyond(page int64) Piece {
 	if s.Estimate <= page {
 		s.Estimate, s.Exact = 0, false

@@ -10,13 +10,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestEven checks that a range's last page of entities is not small.
+// TestEven checks that a range's last page is not small: the entities of a small remainder are
+// added to the previous page.
 func TestEven(t *testing.T) {
 	for _, test := range []struct{ estimate, size, most, want int64 }{
-		{0, 100, 500, 100},   // unknown
-		{99, 100, 500, 100},  // fits
+		{0, 100, 500, 100},   // the size is unknown
+		{99, 100, 500, 100},  // all fit into a page
 		{130, 100, 500, 130}, // with a small remainder
-		{130, 100, 120, 120}, // the remainder does not fit
+		{130, 100, 120, 120}, // only a part of the remainder fits
 		{250, 100, 500, 125},
 		{1001, 100, 500, 101},
 	} {
@@ -38,7 +39,7 @@ func TestCutAtSamples(t *testing.T) {
 			inside, smallest, largest := 0, samples, 0
 			for i, p := range pieces {
 				if i > 0 && p.Start != pieces[i-1].End {
-					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
+					t.Fatalf("%d samples, %d pieces: piece %d does not start where the last one ends", samples, n, i)
 				}
 				for _, k := range p.Samples {
 					if keyspace.Compare(k, p.Start) <= 0 || p.End != nil && keyspace.Compare(k, p.End) >= 0 {
@@ -106,9 +107,9 @@ func TestWithCounts(t *testing.T) {
 	}
 }
 
-// TestMostlyCounted checks whether the total size of a kind is known after a count of its pieces,
-// which were cut at clumped samples. It is known if most entities are in pieces whose counts have
-// not reached the limit.
+// TestMostlyCounted checks whether the total size of a kind is known after its pieces were counted.
+// The pieces were cut at unevenly spread samples. The total is known if most entities are in pieces
+// whose counts have not reached the limit.
 func TestMostlyCounted(t *testing.T) {
 	samples := keyspace.AtAll(sequence(1601)[1:])
 	pieces := Cells(Piece{Samples: samples, Workers: 100}, 100)
@@ -155,8 +156,8 @@ func TestCapSamples(t *testing.T) {
 	}
 }
 
-// TestAtSamples checks that every m-th key of a sorted sample is picked, or each key if there are
-// not enough.
+// TestAtSamples checks that every m-th key of a sorted sample becomes a cut, or each key if there
+// are not enough.
 func TestAtSamples(t *testing.T) {
 	sample := func(n int) (all []*keyspace.Position) {
 		for i := range int64(n) {

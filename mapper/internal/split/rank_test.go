@@ -13,8 +13,8 @@ import (
 // rankKey returns the key with the given rank (its place, from 0) in a kind with the IDs 1, 2, 3.
 func rankKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// TestEstimateBy estimates the size of kinds with more entities before a sample than a count may
-// count.
+// TestEstimateBy estimates the sizes of kinds with more entities before a sample than the limit of
+// a count.
 func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {

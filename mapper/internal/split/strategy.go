@@ -6,49 +6,51 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// The constants of splitting. Most are ratios, or numbers of pages of entities, so they hold for
-// any page size.
+// The constants of splitting. Most are ratios or numbers of pages of entities, so they are valid
+// for any page size.
 const (
 	// MaxFanOut is the largest number of children into which one commit cuts a range. It limits the
-	// commit to a hundred records with up to MaxSampleBytes of samples each. Five levels of ranges
-	// are then enough for a billion pages of entities.
+	// commit to a hundred records, each with up to MaxSampleBytes of samples. With it, five levels
+	// of ranges are enough for a billion pages of entities.
 	MaxFanOut = 100
 
 	// maxFirst is the largest value of Strategy.First. One commit records all of these ranges.
 	maxFirst = 5000
 
-	// maxExact is the largest number of pieces into which a range is cut at exact boundaries, if it
-	// has samples. Each exact boundary costs a query. For more pieces, the range is cut at its
-	// samples.
+	// maxExact is the largest number of pieces for which exact boundaries are searched, if the
+	// range has samples. Each exact boundary costs a query. For more pieces, the range is cut at
+	// its samples.
 	maxExact = 32
 
 	// FarPages is the number of pages of entities above which a range is cut at its samples, if it
-	// has any. A search for its exact boundaries would take too long. Exact boundaries are at most
-	// nearPages apart, because the queries that find them pass all keys between them.
+	// has any. A search for exact boundaries would take too long. Exact boundaries are at most
+	// nearPages apart, because the query that finds a boundary reads all keys before it.
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
 	// RootPages is the least number of pages of entities in a piece that is cut at samples. Its
-	// last page is half full on average, so pieces of 10 pages make 5% more pages than necessary.
+	// last page is half full on average. So if pieces have 10 pages, 5% of the pages are
+	// unnecessary.
 	RootPages = 10
 
-	// samplesPerCut is how many samples are read for each cut. With 16, the largest of 100 pieces
-	// is 1.7 times the mean. With one, it is 4.6 times [simulation]. With 32, a job would start
-	// later and gain little, because tasks give away everything above a worker's fair share anyway.
+	// samplesPerCut is the number of samples to read for each cut. With 16, the largest of 100
+	// pieces has 1.7 times the mean number of entities. With one, it has 4.6 times [simulation].
+	// With 32, a job would start later and gain little, because tasks later give away everything
+	// above a worker's fair share.
 	samplesPerCut = 16
 
 	// samplesPerSharedCut replaces samplesPerCut if several workers share each piece. Such pieces
-	// are counted and cut exactly later, so 600 samples in total are enough. A query returns them
-	// in two batches.
+	// are counted and cut exactly later, so 600 samples in total are enough. A query returns 600
+	// keys in two batches.
 	samplesPerSharedCut = 6
 
 	// largestSample is the largest number of sampled keys, for the largest kinds. A query takes
 	// four seconds to read them.
 	largestSample = 50_000
 
-	// unknownPieces is how many pieces are cut off the start of a range of unknown size. The first
-	// two have up to unknownPage pages of entities each. Each later piece is twice as long as the
-	// one before.
+	// unknownPieces is the number of pieces that are cut off the start of a range of unknown size.
+	// The first two have up to unknownPage pages of entities each. Each later piece is twice as
+	// long as the previous one.
 	unknownPieces = 6
 	unknownPage   = 10
 
@@ -57,12 +59,12 @@ const (
 	shareParts = 20
 )
 
-// A Strategy says how a job's ranges are cut. With the zero value, tasks decide from what they
-// measure. Other values imitate other mappers, for comparison. It is stored as JSON in the job's
-// record.
+// A Strategy says how a job's ranges are cut. With the zero value, tasks decide where to cut from
+// what they measure. Other values imitate other mappers, for comparison. It is stored as JSON in
+// the job's record.
 type Strategy struct {
 	First  int `json:"first,omitempty"`   // number of ranges into which the query is cut at the start
-	FanOut int `json:"fan_out,omitempty"` // number of ranges into which the rest after a page is cut
+	FanOut int `json:"fan_out,omitempty"` // number of ranges into which the rest is cut after each page
 	// Bisect cuts the key space into equal parts, no matter where entities are.
 	Bisect bool `json:"bisect,omitempty"`
 }
@@ -87,9 +89,9 @@ func (sp Strategy) Validate() error {
 // strategy imitates another mapper.
 func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
-// SampleSize returns how many keys are sampled for a job's first range.
+// SampleSize returns how many keys to sample for a job's first range.
 func (sp Strategy) SampleSize(workers int64) int {
-	const fixed, least = 32, 512 // for each fixed shard, as Beam draws; and the least in all, as other mappers draw
+	const fixed, least = 32, 512 // for each fixed shard, as in Beam; and the least in total, as in other mappers
 	switch {
 	case sp.Bisect || sp.First == 1 && sp.FanOut == 1:
 		return 0
@@ -102,23 +104,23 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// A Task holds the facts about a task by which it decides where to cut its piece. The facts about
-// the piece are in a [Piece].
+// A Task holds the facts about a task by which it decides where to cut its range. The facts about
+// the range are in a [Piece].
 type Task struct {
-	Root bool // whether the task has just sampled and counted the piece
-	// Blind says that the database can't count. So finding a boundary takes as long as reading all
-	// keys before it.
+	Root bool // whether the task has just sampled and counted its range
+	// Blind says that the database can't count. Then finding a boundary takes as long as reading
+	// all keys before it.
 	Blind   bool
-	Divided bool  // whether the task has already cut its piece, and processes the part that it has kept
+	Divided bool  // whether the task has already cut its range, and processes the part that it has kept
 	Page    int64 // the number of entities in each of the task's pages
 }
 
-// MayCut reports whether the task may cut the piece before its next page of entities. Usually a
-// task cuts its piece only once. It may cut again if the piece has several workers or an unknown
-// size.
+// MayCut reports whether the task may cut its range before the next page of entities. Usually a
+// task cuts its range only once. It may cut again if several workers should share the range, or if
+// its size is unknown.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide returns where a task cuts its piece before it processes the next page. The piece must have
+// Decide returns where a task cuts its range before it processes the next page. The range must have
 // more entities than that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	root, page := t.Root, t.Page
@@ -149,15 +151,15 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return atBoundaries(s, root, workers, page)
 }
 
-// Gives reports whether the task may give away a part of its piece after a page of entities, so
-// that the job ends earlier. [Load.Keep] decides how much.
+// Gives reports whether the task may give the end of its range to other workers after a page of
+// entities, so that the job ends earlier. [Load.Keep] decides how much.
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }
 
-// Counts returns the limit up to which the task first counts its piece's entities, to decide where
-// to cut. It returns 0 if the task does not need a count. With a count, all parts except the last
-// consist of full pages, and the length of the last one is known.
+// Counts returns the limit of the count that the task should make of its range's entities before it
+// decides where to cut. It returns 0 if no count is needed. After a count, all pieces except the
+// last consist of full pages, and the length of the last one is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
 	if !sp.Adaptive() || t.Root || t.Blind || s.Exact {
 		return 0
@@ -169,18 +171,19 @@ func (sp Strategy) Counts(s Piece, t Task) int64 {
 }
 
 // atBoundaries cuts a range into pieces of about one worker's fair share, but at most nearPages
-// each. The boundaries between them must be searched.
+// each. The boundaries between pieces have to be searched. The argument root says that this is a
+// job's first range.
 func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	pages := (s.Estimate + page - 1) / page
-	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages; Load.Keep corrects it
+	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages; Load.Keep corrects it later
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
-	// A large kind without samples is in Google's Firestore emulator. There a query takes as long
-	// as several pages of entities.
+	// Only Google's Firestore emulator has large kinds without samples. There, a query takes as
+	// long as several pages of entities.
 	if root && len(s.Samples) == 0 && pages >= CountedPages {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
-		n := min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the task of the last piece cuts the rest
+		n := min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the task of the last piece cuts it again
 		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
 	}
 	c := s.Give(0, each, each, workers)
@@ -188,7 +191,7 @@ func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
 	return c
 }
 
-// forFew cuts the range of a job that has less than a page of entities for each worker.
+// forFew cuts the range of a job that has less than one page of entities for each worker.
 func forFew(s Piece, workers, page int64) CutPlan {
 	lengths := shortLengths(s.Estimate, workers, page)
 	n := len(lengths)
@@ -198,8 +201,8 @@ func forFew(s Piece, workers, page int64) CutPlan {
 	return CutPlan{Pieces: int64(n), Keep: lengths[0], lengths: lengths[1 : n-1], atOnce: MaxFanOut, First: true}
 }
 
-// forOne cuts a range for one worker. Usually it does not cut, because the task can give work away
-// later, see [Load.Keep].
+// forOne plans a range for one worker. It usually does not cut the range, because the task can give
+// work away later, see [Load.Keep].
 func forOne(s Piece, pages int64) CutPlan {
 	if pages <= FarPages || len(s.Samples) == 0 {
 		return CutPlan{}
@@ -207,8 +210,8 @@ func forOne(s Piece, pages int64) CutPlan {
 	return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
 }
 
-// ofUnknown cuts a range of unknown size into pieces of growing length. If the range is short, some
-// of the pieces do not exist. If it is long, the rest after the pieces is halved.
+// ofUnknown cuts a range of unknown size into pieces of growing length. If the range is shorter
+// than these, there are fewer pieces. If it is longer, the rest after the pieces is halved.
 func ofUnknown(s Piece, page int64) CutPlan {
 	each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
 	return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
@@ -225,11 +228,12 @@ func doubling(each int64, n int) (lengths []int64) {
 }
 
 // blindly cuts a range at its samples, without a search for boundaries. A range for several workers
-// gets one part for each. A range for one worker is cut into four parts, if it is long enough. Each
-// part has at least two pages of entities, because its last page is half full on average.
+// is cut into one part for each. A range for one worker is cut into four parts, if it is long
+// enough. Each part has at least two pages of entities, because its last page is half full on
+// average.
 //
-// If a range for several workers has no samples, its task processes one page, and then knows the
-// next key. It gives the rest to another task.
+// If a range for several workers has no samples, its task processes one page and gives the rest to
+// another task, because it then knows the next key.
 func blindly(s Piece, workers, pages, page int64) CutPlan {
 	parts := workers
 	if workers == 1 {
@@ -246,7 +250,7 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 }
 
 // unknownPages is the assumed number of remaining pages of entities in a range that has turned out
-// longer than its estimate.
+// to be longer than estimated.
 const unknownPages = 8
 
 // fixed returns the plan of a strategy that imitates another mapper.
@@ -269,10 +273,10 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 }
 
 // gapPages is the mean number of pages of entities between two samples of a large kind. It is less
-// than FarPages, so that nearly every longer range contains samples.
+// than FarPages, so nearly every range of more than FarPages contains samples.
 const gapPages = FarPages / 4
 
-// SamplesFor returns how many keys to sample after a kind has turned out large. For a billion
+// SamplesFor returns how many keys to sample if a kind has turned out to be large. For a billion
 // entities it is 25,000 keys, which takes two seconds to read.
 func SamplesFor(estimate, page, workers int64) int {
 	pages, least := estimate/page, int64(0)

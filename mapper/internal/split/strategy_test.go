@@ -32,8 +32,8 @@ func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 	return m
 }
 
-// A prefix is the result of a keys-only query of a range: the first keys, and whether these are all
-// keys of the range.
+// A prefix is the result of a keys-only query of a range: the first keys, and whether the range has
+// no more keys.
 type prefix struct {
 	at  []*keyspace.Position
 	all bool
@@ -52,7 +52,8 @@ func (m kindModel) look(s Piece, limit int) prefix {
 	return prefix{at: m.all[first:min(last, first+limit)], all: last-first < limit}
 }
 
-// milestones returns positions with their ranks, as the task of a job's first range finds them.
+// milestones returns positions with their ranks (numbers of entities before them), as the task of a
+// job's first range finds them.
 func (m kindModel) milestones(page int) []Rank {
 	var milestones []Rank
 	for _, pages := range []int64{1, RankPages} {
@@ -68,8 +69,8 @@ func (m kindModel) milestones(page int) []Rank {
 // A treeModel is the result of a simulated job: how it was split into pages of entities.
 type treeModel struct {
 	tasks, depth int
-	pages        []Piece // in the order of the tasks
-	counts       []int   // of entities, by page
+	pages        []Piece // the pages, in the order of the tasks
+	counts       []int   // number of entities in each page
 }
 
 // runJob simulates how tasks split a kind into ranges and pages of entities.
@@ -162,7 +163,7 @@ func sequence(n int) []*datastore.Key {
 	return keys
 }
 
-// shapes are ways in which the keys of a kind may be spread.
+// shapes are ways in which the keys of a kind can be distributed.
 var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	"sequence": func(_ *rand.Rand, n int) []*datastore.Key { return sequence(n) },
 	"allocated": func(rng *rand.Rand, n int) []*datastore.Key {
@@ -208,9 +209,9 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	},
 }
 
-// densities say how many entities there are for each one that a sample can contain: in production,
-// in Google's classic emulator, and in Google's Firestore emulator. The last one has no samples at
-// all.
+// densities say how many entities there are for each one that can be in a sample. They are for
+// production, for Google's classic emulator, and for Google's Firestore emulator, which has no
+// samples at all.
 var densities = []int{128, 2, 0}
 
 // splittings are the adaptive strategy, and strategies that imitate other mappers.
@@ -245,8 +246,8 @@ func TestSplitTiles(t *testing.T) {
 	}
 }
 
-// TestSplitWastesLittle checks the number of tasks for each full page of entities, and the number
-// of levels of ranges.
+// TestSplitWastesLittle checks the number of tasks for each full page of entities, and the depth of
+// the tree of ranges.
 func TestSplitWastesLittle(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -264,8 +265,8 @@ func TestSplitWastesLittle(t *testing.T) {
 					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
-						// Without samples the cuts ignore where entities are, so some ranges are
-						// empty.
+						// Without samples, the cuts do not depend on where entities are, so some
+						// ranges are empty.
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
@@ -279,7 +280,7 @@ func TestSplitWastesLittle(t *testing.T) {
 	}
 }
 
-// TestSharedByAll checks that each worker gets a piece of one fair share.
+// TestSharedByAll checks that each worker gets one piece, a fair share of the job's entities.
 func TestSharedByAll(t *testing.T) {
 	for _, test := range []struct {
 		name              string
@@ -302,8 +303,8 @@ func TestSharedByAll(t *testing.T) {
 	}
 }
 
-// TestDecide checks when a task cuts its piece: once before a page of entities, and later only to
-// give work away that would end late.
+// TestDecide checks when a task cuts its range: once before a page of entities, and later only to
+// give away work that would end late.
 func TestDecide(t *testing.T) {
 	for _, test := range []struct {
 		name     string

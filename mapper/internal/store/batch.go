@@ -12,18 +12,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Batches returns the query for the batches of an undo whose names are at least from and below to.
-// If to is empty, there is no upper bound. A batch is the record of an extra commit, see
-// [record.Batch].
+// Batches returns the query for an undo's batches with names from from on, and less than to. An
+// empty to is no limit. A batch is the record of an extra commit of an undo, see [record.Batch].
 func Batches(job record.Ref, from, to string) *datastore.Query {
 	if to == "" {
-		to = "g" // above all hexadecimal digits
+		to = "g" // greater than all hexadecimal digits
 	}
 	return datastore.NewQuery(record.BatchKind).Order("__key__").
 		FilterField("__key__", ">=", record.BatchKey(job, from)).FilterField("__key__", "<", record.BatchKey(job, to))
 }
 
-// EachBatch calls f for the key and the record of each batch that a query finds.
+// EachBatch calls f for each batch that the query q finds, with the key and the record.
 func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
 	for it := st.client.Run(ctx, q); ; {
 		b := new(record.Batch)
@@ -40,8 +39,8 @@ func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datas
 	}
 }
 
-// ExpireBatches sets the time at which batches expire. It skips batches that are deleted, or that
-// expire already.
+// ExpireBatches sets the time at which a time-to-live policy may delete these batches. It skips
+// batches that are deleted, or that have such a time already.
 func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
 		var all []*datastore.Mutation

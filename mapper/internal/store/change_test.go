@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestAsked checks that a call for an operator ends after 20 seconds if the database does not
-// answer, and that a call of a task waits longer.
+// TestAsked checks that a call for an operator fails after 20 seconds if the database does not
+// answer, and that a task's call waits longer.
 func TestAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -45,8 +45,8 @@ func TestAsked(t *testing.T) {
 	})
 }
 
-// TestUpdateOfALaterJob checks that a change applies only to the job that had the ID when the call
-// started. The transaction is repeated after another job has got the ID.
+// TestUpdateOfALaterJob checks that a change applies only to the job that had the ID when UpdateJob
+// was called. Another job gets this ID before the transaction is repeated.
 func TestUpdateOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var replace atomic.Pointer[func()]
@@ -83,8 +83,8 @@ func TestUpdateOfALaterJob(t *testing.T) {
 	})
 }
 
-// TestTurnsOfRuns checks which changes of a schedule's run depend on the schedule's other runs.
-// Only a change that makes an ended run continue does. The runs take no slots.
+// TestTurnsOfRuns checks which changes of a schedule's run depend on the other runs of the
+// schedule. Only a change that makes an ended run continue does. The runs take no slots (locks).
 func TestTurnsOfRuns(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -171,7 +171,7 @@ func TestSlotsOfOthers(t *testing.T) {
 }
 
 // TestSlotOfALaterJob checks that a slot, the lock of a mapper on a kind, is free if the job that
-// took it no longer exists. This must hold even if another job with the same ID runs now.
+// took it no longer exists. It must be free even if another job with the same ID runs now.
 func TestSlotOfALaterJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -187,7 +187,8 @@ func TestSlotOfALaterJob(t *testing.T) {
 	})
 }
 
-// TestCreated checks that a job's start time is after everything for which its start has waited.
+// TestCreated checks that a job's start time is later than everything for which its start has
+// waited.
 func TestCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -207,8 +208,8 @@ func TestCreated(t *testing.T) {
 	})
 }
 
-// TestFoldFew checks which jobs FoldFew adds up. Their records must fit in one answer, and most
-// must allow an answer's number of records.
+// TestFoldFew checks which jobs FoldFew adds up: their records must fit in one answer of the
+// database, and the limit most must allow this number of records.
 func TestFoldFew(t *testing.T) {
 	for _, c := range []struct {
 		n, most int

@@ -9,12 +9,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// Mutate adds to a transaction the mutations that a user's function has asked for. It leaves out
-// their conditions, such as required versions. If one of the mutations is invalid, it returns an
-// error and adds none.
+// Mutate adds to a transaction the writes that a user's function has asked for. It leaves out their
+// conditions, such as required versions. If one of the writes is invalid, it returns an error and
+// adds none.
 func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	if groups := source.Apart(e.Keys()); len(groups) > 1 {
-		// The client sends only one deletion for two keys with the same text, see source.Lookup.
+		// For two keys with the same text, the client sends only one deletion, see source.Lookup.
 		return fmt.Errorf("the Datastore client can't tell %d of the keys apart that the function puts or deletes",
 			len(groups))
 	}

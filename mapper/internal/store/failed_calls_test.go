@@ -25,7 +25,7 @@ import (
 type refuser struct {
 	mu    sync.Mutex
 	calls int
-	at    int // the number of the call to refuse; 0: none
+	at    int // number of the call to refuse, from 1; 0: none
 }
 
 func (f *refuser) intercept(
@@ -56,8 +56,8 @@ func (f *refuser) made() int {
 	return f.calls
 }
 
-// An operation calls the database. A preparation stores what an operation needs, besides the
-// running job j, and returns the operation.
+// An operation calls the database. A preparation stores what an operation needs, and returns the
+// operation. It gets the running job j.
 type (
 	operation   = func(context.Context, Store) error
 	preparation = func(t *testing.T, st Store, j *record.Job) operation
@@ -71,8 +71,8 @@ func becoming(ref record.Ref, state record.JobState) operation {
 	}
 }
 
-// refuseEach refuses each call that the operations make, one at a time. The operation must return
-// the error.
+// refuseEach runs each operation once for each call that it makes, and refuses this call. The
+// operation must return the error of the refused call.
 func refuseEach(t *testing.T, operations map[string]preparation) {
 	t.Helper()
 	for name, prepare := range operations {
@@ -100,7 +100,8 @@ func refuseEach(t *testing.T, operations map[string]preparation) {
 }
 
 // TestFailedCalls refuses each call that an operation makes, one at a time. The operation must
-// return the error, and not assume anything that it could not read or write.
+// return the error. It must not treat data that it could not read as missing, or a failed write as
+// done.
 func TestFailedCalls(t *testing.T) {
 	testflag.Sequential(t)
 	refuseEach(t, map[string]preparation{
@@ -163,7 +164,7 @@ func TestFailedCalls(t *testing.T) {
 		"reserve a rate": func(_ *testing.T, _ Store, j *record.Job) operation {
 			ask := func(pace.Queue) (time.Duration, int64) { return time.Second, 1 }
 			return func(ctx context.Context, st Store) error {
-				for range 2 { // first with a new clock, then with a stored one
+				for range 2 { // with a new clock, then with a stored one
 					if _, _, err := st.ReserveRate(ctx, j, record.RateClockKey(j.Ref()), ask); err != nil {
 						return err
 					}
@@ -256,8 +257,8 @@ func TestFailedCalls(t *testing.T) {
 	})
 }
 
-// TestFailedCallsOfTicks does the same as TestFailedCalls, for operations on a schedule's ticks
-// (planned times of runs).
+// TestFailedCallsOfTicks does the same as TestFailedCalls for operations on a schedule's ticks,
+// which are the planned times of its runs.
 func TestFailedCallsOfTicks(t *testing.T) {
 	refuseEach(t, map[string]preparation{
 		"let a tick wait": func(*testing.T, Store, *record.Job) operation {

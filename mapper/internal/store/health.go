@@ -18,7 +18,7 @@ const (
 )
 
 // A Health checks whether the database answers, and caches the result. If there are several callers
-// at once, one asks the database, and the others wait for its result.
+// at the same time, one of them asks the database, and the others wait for its result.
 type Health struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -26,7 +26,7 @@ type Health struct {
 }
 
 // Check reads a record from the database, and returns an error if that fails. The record need not
-// exist. If the last check is not older than healthFor, Check returns its result.
+// exist. If the last check is less than healthFor ago, Check returns its result.
 func (h *Health) Check(ctx context.Context, client *datastore.Client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

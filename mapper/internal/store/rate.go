@@ -14,12 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ReserveRate reserves a part of a job's rate for pages or calls. The reservations are stored in a
-// record, the rate clock, with the given key. ReserveRate returns when the new reservation starts,
-// and how many reserved pages come before it.
+// ReserveRate reserves a part of a job's rate for pages of entities, or for calls of a service. All
+// processes share the reservations, which are in a record with the given key, the rate clock.
+// ReserveRate returns when the new reservation starts, and which reservations come before it.
 //
-// If the stored clock is for an earlier rate of the job, reservations start again from now. A job
-// that has ended gets no new clock, because its end has deleted the clock.
+// If the stored clock is for an earlier rate of the job, reservations start again from now. For a
+// job that has ended, ReserveRate makes no new clock, because the job's end has already deleted its
+// clocks.
 func (st Store) ReserveRate(
 	ctx context.Context, job *record.Job, key *datastore.Key, ask pace.Ask,
 ) (begin time.Time, q pace.Queue, err error) {
@@ -46,8 +47,8 @@ func (st Store) ReserveRate(
 	return begin, q, nil
 }
 
-// mayHaveClock returns an error if the job has ended. Otherwise it marks the job's record, so that
-// the end of the job deletes its rate clock.
+// mayHaveClock returns an error if the job has ended. Otherwise it notes in the job's record that
+// the end of the job must delete its rate clocks.
 func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
 	j, err := GetJob(tx, job)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestReserveRate reserves a job's rate for a minute at a time. The reservations must follow each
-// other, until the rate changes or the job ends.
+// TestReserveRate reserves a job's rate for a minute each time. Each reservation must start where
+// the previous one ends, until the rate changes or the job ends.
 func TestReserveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
@@ -67,8 +67,8 @@ func TestReserveRate(t *testing.T) {
 	})
 }
 
-// TestEndDraft checks that the end of a job deletes its rate clock, and deletes nothing if the job
-// has none.
+// TestEndDraft checks that the end of a job deletes its rate clock, and deletes nothing if there is
+// none.
 func TestEndDraft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)

@@ -19,19 +19,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// Records returns the query for a job's range records whose IDs are in [from, to), in the order of
-// IDs. An empty to means the end. IDs are hashes, so any part of them is a random sample.
+// Records returns the query for the records of a job's ranges with IDs in [from, to), in the order
+// of IDs. An empty to means the end. IDs are hashes, so any interval of them is a random sample.
 func Records(job record.Ref, from, to string) *datastore.Query {
 	prefix := record.RangePrefix(job)
 	if to == "" {
-		to = "g" // above all hexadecimal digits
+		to = "g" // greater than all hexadecimal digits
 	}
 	return datastore.NewQuery(record.RangeKind).Order("__key__").
 		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, prefix+from, nil)).
 		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+to, nil))
 }
 
-// Each reads the records that a query finds, and calls f for each of them.
+// Each reads the records of ranges that the query q finds, and calls f for each of them.
 func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Range) error) error {
 	it := st.client.Run(ctx, q)
 	for {
@@ -50,12 +50,12 @@ func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Ran
 	}
 }
 
-// SlicesOfIDs is the number of slices in which a job's range records are read in parallel. A slice
-// has all range IDs with the same first digit.
+// SlicesOfIDs is the number of slices in which the records of a job's ranges are read in parallel.
+// A slice has all IDs with the same first hexadecimal digit.
 const SlicesOfIDs = 16
 
-// SliceOfIDs returns the bounds of slice i of a job's range IDs, for [Records]. The number i is in
-// [0, SlicesOfIDs).
+// SliceOfIDs returns the bounds of slice i of a job's range IDs, as arguments for [Records]. The
+// number i is in [0, SlicesOfIDs).
 func SliceOfIDs(i int64) (from, to string) {
 	if i+1 < SlicesOfIDs {
 		to = strconv.FormatInt(i+1, SlicesOfIDs)
@@ -63,8 +63,8 @@ func SliceOfIDs(i int64) (from, to string) {
 	return strconv.FormatInt(i, SlicesOfIDs), to
 }
 
-// EachRecord calls f for each record of a job. It reads all slices of the IDs in parallel, so calls
-// of f overlap.
+// EachRecord calls f for the record of each range of a job. It reads all slices of the IDs in
+// parallel, so f may be called by several goroutines at the same time.
 func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
 	return inSlices(ctx, job, func(ctx context.Context, i int) error {
 		from, to := SliceOfIDs(int64(i))
@@ -72,7 +72,8 @@ func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.R
 	})
 }
 
-// inSlices calls do for each slice of a job's range IDs, in parallel.
+// inSlices calls do for each slice of a job's range IDs, with the number of the slice. The calls
+// run in parallel.
 func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range SlicesOfIDs {
@@ -84,17 +85,17 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 	return nil
 }
 
-// Marked returns the query for a job's ranges that have a mark and an ID after the given one. A
-// mark is an indexed property of range records, such as "open". A range has the mark if the value
-// of this property is the job's ID.
+// Marked returns the query for a job's ranges that have a mark, and an ID greater than after. A
+// mark is an indexed property of range records, such as "open". A range has the mark if the
+// property's value is the job's ID.
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
-		after += "0" // before the next ID, because all IDs have the same length
+		after += "0" // this is less than the next ID, because all IDs have the same length
 	}
 	return Records(job, after, "").FilterField(mark, "=", job.ID)
 }
 
-// FirstMarked returns up to limit ranges with a mark whose IDs come after the given one.
+// FirstMarked returns up to limit ranges with a mark (see [Marked]) and an ID greater than after.
 func (st Store) FirstMarked(
 	ctx context.Context, mark string, job record.Ref, after string, limit int,
 ) ([]*record.Range, error) {
@@ -106,9 +107,9 @@ func (st Store) FirstMarked(
 	return all, err
 }
 
-// Page returns one page of a listing of a job's ranges with a mark, and the cursor of the next
-// page. An empty cursor stands for the first page. The returned cursor is empty after the last
-// page.
+// Page returns one page of a list of a job's ranges with a mark (see [Marked]), and the cursor of
+// the next page. An empty cursor stands for the first page. The returned cursor is empty after the
+// last page.
 func (st Store) Page(
 	ctx context.Context, ref record.Ref, mark, cursor string, limit int,
 ) (ranges []*record.Range, next string, err error) {
@@ -130,7 +131,7 @@ func (st Store) Page(
 	return ranges, next, err
 }
 
-// HasOpen reports whether a job has an open range, which is one that is not done.
+// HasOpen reports whether a job has an open range, which is one that still has to be processed.
 func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	open, err := st.client.GetAll(ctx, Marked("open", job, "").KeysOnly().Limit(1), nil)
 	if err != nil {
@@ -139,7 +140,7 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen returns a random sample of a job's open ranges, up to the number most. part is the
+// LookOpen returns a random sample of up to most of a job's open ranges. The result part is the
 // sample's share of all open ranges, in (0, 1].
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
@@ -152,12 +153,13 @@ func (st Store) LookOpen(
 	return some, 1 / scale, err
 }
 
-// Sample returns a random sample of a job's range records: the first ones in the order of IDs,
-// which are hashes. If mark is not empty, it samples only records with this mark. The caller must
-// not change the records, because a context of Sharing may keep them for other callers.
+// Sample returns a random sample of up to most records of a job's ranges. They are the first ones
+// in the order of IDs, which are hashes. If mark is not empty, it samples only records with this
+// mark (see [Marked]). The caller must not change the records, because a context of [Sharing] may
+// keep them for other callers.
 //
-// scale is the number of records for which each sampled record stands. It is estimated from the
-// last ID that was read. If the sample has all records, it is 1.
+// The result scale is the number of records for which each sampled record stands. It is estimated
+// from the last ID that was read. If the sample has all records, it is 1.
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -181,8 +183,7 @@ func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err err
 // FailurePage is the number of failures that are read at a time.
 const FailurePage = 100
 
-// CountFailures counts a job's failures. If the parameter most is not 0, it counts no further than
-// that number.
+// CountFailures counts a job's failed entities. If most is not 0, the result is at most most.
 func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
 	q := Marked("failed", job, "")
 	if most > 0 {
@@ -195,7 +196,7 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 // Datastore has up to 300 records.
 const SampleSize = 250
 
-// firstRecords reads up to most records in the order of their IDs, for Sample.
+// firstRecords reads the first records in the order of their IDs, up to most, for [Store.Sample].
 func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, most int) (got sample, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
@@ -222,9 +223,9 @@ func (st Store) firstRecords(ctx context.Context, job record.Ref, mark string, m
 }
 
 // Sharing returns a context that caches what is read about jobs, for example while one page of a
-// dashboard is built. With it, each sample and each census of a job is read from the database only
-// once. Later calls of Sample and Census return the same results. LoadedJob returns the record that
-// LoadJob has read last.
+// dashboard is built. With this context, each sample and each census of a job is read from the
+// database only once. Later calls of Sample and Census return the same results. LoadedJob returns
+// the record that LoadJob has read last.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[any]any)})
 }
@@ -246,11 +247,13 @@ type sample struct {
 
 // A shared holds the results that calls have read in a context of [Sharing].
 type shared struct {
-	mu  sync.Mutex
-	all map[any]any // for each key of a result, a function that returns the result
+	mu sync.Mutex
+	// The values are functions that return a result. Each key names a result, for example
+	// [sampled].
+	all map[any]any
 }
 
-// A loaded is the key in shared of a job's record. It is the job's ID.
+// A loaded is the key of a job's record in [shared]. Its text is the job's ID.
 type loaded string
 
 // share stores the record of a job in a context of [Sharing], for LoadedJob.
@@ -262,8 +265,8 @@ func share(ctx context.Context, j *record.Job) {
 	}
 }
 
-// LoadedJob returns a job's record. In a context of [Sharing], this is the record that LoadJob has
-// read last. If LoadJob has not read it yet, LoadedJob does.
+// LoadedJob returns a job's record. In a context of [Sharing], it returns the record that LoadJob
+// has read last, if there is one.
 func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
 		s.mu.Lock()
@@ -277,7 +280,7 @@ func (st Store) LoadedJob(ctx context.Context, ref record.Ref) (*record.Job, err
 }
 
 // sharedIn returns the result of read. In a context of [Sharing], only the first call with the same
-// key calls read; later calls wait for its result.
+// key calls read. Later calls return its result.
 func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, error) {
 	s, ok := ctx.Value(sharedKey{}).(*shared)
 	if !ok {
@@ -293,8 +296,8 @@ func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, e
 	return once()
 }
 
-// Due loads up to limit jobs of a queue that are due for their automatic clean-up, the earliest
-// first.
+// Due loads up to limit jobs of a queue whose automatic clean-up is due. The job that is due
+// longest comes first.
 func (st Store) Due(ctx context.Context, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
 	from, to := record.RetiringBounds(queue, now)
 	q := datastore.NewQuery(record.JobKind).FilterField("retires", ">=", from).FilterField("retires", "<", to)

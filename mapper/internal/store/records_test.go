@@ -19,7 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// thirds marks the ranges in turn as done, failed and pending.
+// thirds marks the i-th range as done, failed or pending, in turn.
 func thirds(i int, r *record.Range) {
 	r.Created = time.Now().UTC()
 	switch i % 3 {
@@ -34,8 +34,8 @@ func thirds(i int, r *record.Range) {
 	}
 }
 
-// TestEachRecord checks that reading by slices and by marks finds each record of a job once, and no
-// record of another job.
+// TestEachRecord checks that reading by slices and by marks finds the record of each of a job's
+// ranges once, and no record of another job.
 func TestEachRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -137,7 +137,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestPage lists failures page by page. It checks that a cursor is refused for another job.
+// TestPage lists failures page by page. It checks that the cursor of one job is refused for another
+// job.
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -180,7 +181,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// TestSample samples a job with 1,001 records, and checks the estimated number of records. With a
+// TestSample samples a job with 1,001 records, and checks the estimated number of records. In a
 // shared context, concurrent callers must read only once.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -288,8 +289,8 @@ func TestLoadedJob(t *testing.T) {
 	})
 }
 
-// TestSampleOfDamaged checks that a record without a valid ID gives an error, and not a wrong
-// estimate.
+// TestSampleOfDamaged checks that Sample returns an error, and not a wrong estimate, for a record
+// without a valid ID.
 func TestSampleOfDamaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -369,8 +370,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestMutate checks that an effect is refused if two of its keys have the same text. The client
-// would send only one deletion for both.
+// TestMutate checks that Mutate returns an error if two keys to delete have the same text. The
+// client would send only one deletion for both.
 func TestMutate(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	for _, c := range []struct {

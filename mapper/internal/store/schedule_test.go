@@ -38,14 +38,14 @@ func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	return j, tu.Store.Create(t.Context(), j, record.First{}, begin)
 }
 
-// waitsOf returns err as a WaitsError, or zero if it is none.
+// waitsOf returns err as a [WaitsError], or a zero one if err is another error.
 func waitsOf(err error) (w WaitsError) {
 	_ = errors.As(err, &w)
 	return w
 }
 
 // TestTicks checks whether tick 3, the planned time of a run, may start its run in different
-// situations. If it may not, the test checks what Wait decides.
+// situations. If not, it checks what Wait decides.
 func TestTicks(t *testing.T) {
 	first := func(t *testing.T, tu Turns) *record.Job { // lets tick 1 start a run
 		t.Helper()
@@ -65,8 +65,8 @@ func TestTicks(t *testing.T) {
 		name   string
 		jumps  bool
 		before func(t *testing.T, tu Turns)
-		may    string // the error of May; empty: the tick may start
-		skips  string // the decision of Wait if the tick can't wait; empty: none
+		may    string // a part of May's error; empty: the tick may start
+		skips  string // what Wait decides if the tick can't wait; empty: it waits
 	}{
 		{name: "nothing was before", before: func(*testing.T, Turns) {}},
 		{name: "the last run has ended", before: func(t *testing.T, tu Turns) {
@@ -144,7 +144,7 @@ func TestTicks(t *testing.T) {
 					t.Errorf("it becomes %q, %v, want %q", w.Became, err, c.skips)
 				}
 				if _, err := begin(t, tu, tick(3)); (err == nil) != (c.may == "") {
-					t.Errorf("it begins: %v", err)
+					t.Errorf("it starts: %v", err)
 				}
 				s, err := tu.Read(t.Context())
 				if past, known := s.Became(tick(3)); err != nil || c.may == "" && (!known ||
@@ -156,8 +156,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestTickWaits lets a tick, the planned time of a run, wait for another run to end, and then start
-// its own run.
+// TestTickWaits checks a tick, the planned time of a run, that waits for another run to end, and
+// then starts its own run.
 func TestTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -165,7 +165,7 @@ func TestTickWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // a second call does not change that it waits
+		for range 2 { // a second call changes nothing
 			if w, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil || w.Became != record.TickQueued ||
 				w.Job != "run-1" {
 				t.Errorf("%+v, %v", w, err)
@@ -179,7 +179,7 @@ func TestTickWaits(t *testing.T) {
 		if _, err := begin(t, tu, tick(2)); err != nil {
 			t.Errorf("it starts: %v", err)
 		}
-		// The first run can't run again while the second one runs.
+		// While the second run runs, the first one can't run again.
 		_, err = tu.Store.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
 			j.State = record.Running
 			return true, nil
@@ -232,8 +232,8 @@ func TestReplaces(t *testing.T) {
 	}
 }
 
-// TestScheduleOfNewerBuild checks that the last run can continue without a write of its schedule's
-// record. A newer build may have stored more in this record.
+// TestScheduleOfNewerBuild checks that, if the last run continues, the record of its schedule is
+// not written. A newer build may have stored more in this record, which would be lost.
 func TestScheduleOfNewerBuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -258,8 +258,8 @@ func TestScheduleOfNewerBuild(t *testing.T) {
 	})
 }
 
-// TestDamagedSchedule checks that nothing is decided if the record of a schedule, or of its last
-// run, can't be decoded.
+// TestDamagedSchedule checks that there is an error, and no decision, if the record of a schedule
+// or of its last run can't be decoded.
 func TestDamagedSchedule(t *testing.T) {
 	damaged := func(name string) datastore.Property { return datastore.Property{Name: name, Value: "x", NoIndex: true} }
 	for name, c := range map[string]struct {
@@ -309,8 +309,8 @@ func TestDamagedSchedule(t *testing.T) {
 	}
 }
 
-// TestRunOfOthers checks that a job which has the ID of a schedule's last run, but is no run of the
-// schedule, prevents no run.
+// TestRunOfOthers checks a job that has the ID of a schedule's last run, but is not a run of the
+// schedule. It must not prevent the next run.
 func TestRunOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -349,8 +349,8 @@ func TestReplacesOnlyTheLastRun(t *testing.T) {
 	})
 }
 
-// TestLaterTickWaits checks that a later tick (planned time of a run) replaces the one that waits
-// for the same run.
+// TestLaterTickWaits checks that a later tick (the planned time of a run) replaces an earlier one
+// that waits for the same run.
 func TestLaterTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -378,9 +378,9 @@ func TestLaterTickWaits(t *testing.T) {
 	})
 }
 
-// TestTicksOfOlderBuilds checks ticks (planned times of runs) for which an older build has stored
-// less. A waiting tick gets its slots. A tick without a stored decision counts as started if its
-// run exists.
+// TestTicksOfOlderBuilds checks ticks (the planned times of runs) for which an older build has
+// stored less. A waiting tick gets the names of its locks. A tick without a stored decision counts
+// as started if its run exists.
 func TestTicksOfOlderBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -413,7 +413,7 @@ func TestTicksOfOlderBuilds(t *testing.T) {
 }
 
 // TestDecidedTicks checks that the decision on a tick, the planned time of a run, does not change.
-// Neither the decision on a later tick may change it, nor Refuse for a tick that does not wait.
+// Neither a decision on a later tick may change it, nor Refuse for a tick that does not wait.
 func TestDecidedTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -455,15 +455,15 @@ func TestHeldByOneOfKinds(t *testing.T) {
 	})
 }
 
-// TestRefuseWithoutAnswer refuses a tick, the planned time of a run, but the answer to the commit
-// is lost. Refuse must read in the schedule's record whether the commit has taken effect.
+// TestRefuseWithoutAnswer refuses a tick, the planned time of a run, and the answer to the commit
+// is lost. Refuse must then read the schedule's record to see whether the commit has taken effect.
 func TestRefuseWithoutAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		takes   bool // whether the commit takes effect
 		later   bool // whether a later tick was refused, by an older build that stores no past ticks
-		decided bool // whether the tick no longer waits
-		refuses bool // whether all calls are refused, and not only the commit
+		decided bool // whether the tick has stopped waiting
+		refuses bool // whether all later calls are also refused
 		want    bool
 	}{
 		{name: "it has taken effect", takes: true, want: true},

@@ -9,7 +9,7 @@ import (
 )
 
 // A HeldError says that a job can't run now, because another job runs the same mapper over one of
-// its kinds. The other job holds the lock of the mapper and the kind: see [record.Slot].
+// its kinds. The other job holds a lock for this mapper and kind: see [record.Slot].
 type HeldError struct {
 	Job    record.Ref // the other job
 	Mapper string
@@ -35,8 +35,8 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// checkSlot returns a HeldError if a running job holds the lock with the key. It ignores the job in
-// the parameter except.
+// checkSlot returns a [HeldError] if a running job holds the lock with this key. It ignores the job
+// except.
 func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
@@ -56,8 +56,9 @@ func checkSlot(get get, key *datastore.Key, except record.Ref) error {
 	return nil
 }
 
-// takeSlots takes the locks of the job's mapper on all of the job's kinds, before the job runs. If
-// another running job holds one of them, takeSlots returns a HeldError.
+// takeSlots takes the locks ([record.Slot]) of the job's mapper on all of the job's kinds. It is
+// called when the job starts to run. If another running job holds one of them, it returns a
+// [HeldError].
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
 		return nil

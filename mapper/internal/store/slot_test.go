@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSlots starts job "b" while job "a" exists. Job "a" has the mapper "m" and the kinds "K" and
-// "L". A slot is a lock of a mapper on a kind. The start must fail if both jobs need the same slot
-// and "a" runs.
+// TestSlots starts job "b" while job "a" exists, with the mapper "m" and the kinds "K" and "L". A
+// slot is the lock of a mapper on a kind. The start must fail if "b" needs a slot of "a", and "a"
+// runs.
 func TestSlots(t *testing.T) {
 	paused := func(t *testing.T, st Store, a *record.Job) { becomes(t, st, a, record.Paused) }
 	for _, c := range []struct {

@@ -43,21 +43,22 @@ func (st Store) unusable() error {
 }
 
 // Asked returns a store for interactive callers, such as an operator's command. If the database
-// does not answer within 20 seconds, reading or changing a job's record fails with an error that
-// names the database.
+// does not answer within 20 seconds, reading or changing a job's record fails. The error then names
+// the database.
 func (st Store) Asked() Store {
 	st.asked = true
 	return st
 }
 
-// When returns a store whose UpdateJob also checks a condition. UpdateJob calls f in its
-// transaction. If f returns an error, UpdateJob changes nothing.
+// When returns a store whose UpdateJob has a further condition. It calls f in its transaction. If f
+// returns an error, UpdateJob changes nothing and returns the error.
 func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
 }
 
-// answer calls ask and returns its error. In a store of Asked, the call fails after 20 seconds.
+// answer calls ask and returns its error. In a store of [Store.Asked], the call's context ends
+// after 20 seconds.
 func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if st.asked {
 		return source.Answered(ctx, ask)
@@ -65,16 +66,16 @@ func (st Store) answer(ctx context.Context, ask func(context.Context) error) err
 	return ask(ctx)
 }
 
-// Attempts is the largest number of attempts of a transaction that conflicts with others. After
-// that, it fails, and so does its task. The queue delivers the task again later.
+// Attempts is the largest number of attempts of a transaction that conflicts with others. If the
+// last one fails, the task also fails, and the queue delivers it again later.
 const Attempts = 5
 
-// ErrNothing ends a transaction without a commit and without an error. The function of a
-// transaction returns it if there is nothing to change.
+// ErrNothing ends a transaction without a commit and without an error. The function passed to
+// [Store.Transact] returns it if nothing has to be changed.
 var ErrNothing = errors.New("nothing to do")
 
 // Transact calls f in a transaction and commits it. If the commit conflicts with another one,
-// Transact repeats both. It makes at most Attempts attempts.
+// Transact repeats both, up to Attempts times in all.
 func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) error) error {
 	_, err := st.client.RunInTransaction(ctx, f, datastore.MaxAttempts(Attempts))
 	if errors.Is(err, ErrNothing) {
@@ -91,7 +92,8 @@ func Write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
 
 var errNoClient = fmt.Errorf("%w: there is no engine or client", fault.ErrArguments)
 
-// LoadJob reads the record of a job.
+// LoadJob reads the record of a job. If ref has an incarnation, and the job with the ID has another
+// one, it returns [record.ErrNoSuchJob].
 func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	id := ref.ID
 	if err := st.unusable(); err != nil {
@@ -122,8 +124,8 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 	return r, property.IgnoreUndeclared(st.client.Get(ctx, record.RangeKey(job, id), r))
 }
 
-// UpdateJob changes a job's record in a transaction. It calls change on the record, and returns the
-// changed record. If change returns false, nothing is written, and the record is returned as read.
+// UpdateJob changes a job's record in a transaction. It calls change with the record. If change
+// returns true, UpdateJob writes the changed record. It returns the record, changed or not.
 func (st Store) UpdateJob(
 	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
 ) (altered *record.Job, err error) {
@@ -171,16 +173,17 @@ func (st Store) UpdateJob(
 	return altered, err
 }
 
-// Replace writes a job's record, if the stored record still has the version of the given one. After
-// an error the record may nevertheless be written, because the answer to the commit may be lost.
+// Replace writes a job's record, on the condition that the stored record still has the version of
+// the given one. After an error, the record may have been written all the same, because the answer
+// to the commit may be lost.
 func (st Store) Replace(ctx context.Context, job *record.Job) error {
 	_, err := wire.Commit(ctx, st.client,
 		[]wire.Mutation{{Mutation: job.Update(), Condition: wire.Condition{Version: job.Version}}})
 	return err
 }
 
-// ChangeOnce changes a job's record at most once. If its commit may have taken effect, it does not
-// try again.
+// ChangeOnce changes a job's record at most once. After an error, if the commit may have taken
+// effect, it does not try again.
 func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -193,7 +196,7 @@ func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*rec
 			}
 			return Write(tx, job.Update())
 		}, datastore.MaxAttempts(1))
-		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // after this error, the commit certainly had no effect
+		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // otherwise it may have taken effect
 			break
 		}
 	}
@@ -216,9 +219,9 @@ func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 	return j, ref.Is(j)
 }
 
-// UpdateRange changes the record of a range in a transaction. It calls change on the record, and
-// returns the changed record. If change returns false, nothing is written, and the record is
-// returned as read. It returns nil if the record is deleted.
+// UpdateRange changes the record of a range in a transaction. It calls change with the record. If
+// change returns true, UpdateRange writes the changed record. It returns the record, changed or
+// not, or nil if the record is deleted.
 func (st Store) UpdateRange(
 	ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool),
 ) (r *record.Range, err error) {
@@ -245,9 +248,9 @@ func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads up to limit jobs of a listing, the latest start first. If before is not empty, it
-// loads only jobs that started before the job with this place. It loads only jobs of the given
-// queues. An empty queue name stands for all queues.
+// Jobs loads up to limit jobs of a listing in the given queues. The job that started last comes
+// first. If before is the place of a job ([record.Job.Place]), only jobs that started before it are
+// loaded. An empty queue name stands for all queues.
 func (st Store) Jobs(
 	ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int,
 ) ([]*record.Job, error) {
@@ -269,7 +272,8 @@ func (st Store) Jobs(
 	return found[:min(len(found), limit)], nil
 }
 
-// CountJobs counts the jobs of a listing in the given queues. An empty name stands for all queues.
+// CountJobs counts the jobs of a listing in the given queues. An empty queue name stands for all
+// queues.
 func (st Store) CountJobs(ctx context.Context, queues []record.Owner, l record.Listing) (sum int64, err error) {
 	if st.client == nil {
 		return 0, errNoClient
@@ -308,8 +312,8 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its first ranges in one commit. It calls when in the same transaction,
-// and writes nothing if that returns an error.
+// Create writes the record of a new job and the records of its first ranges in one commit. It calls
+// when in the same transaction. If when returns an error, nothing is written.
 func (st Store) Create(
 	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) error {
@@ -318,7 +322,7 @@ func (st Store) Create(
 			if err := when(tx); err != nil {
 				return err
 			}
-			// set here, so that it is after everything for which the start has waited
+			// set here, so that it is later than everything for which the start has waited
 			job.Created = time.Now().UTC().Truncate(time.Microsecond)
 		}
 		if err := goesOn(tx, job, false); err != nil {
@@ -337,7 +341,7 @@ func (st Store) Create(
 	return err
 }
 
-// BlockStart prevents a process that is about to start a job from creating it: see
+// BlockStart makes the start of a job fail, even if a process is just creating the job: see
 // [record.BlockedRoot]. If the job exists already, or BlockStart was called before, it does
 // nothing.
 func (st Store) BlockStart(ctx context.Context, job record.Ref, now time.Time) error {
@@ -349,7 +353,7 @@ func (st Store) BlockStart(ctx context.Context, job record.Ref, now time.Time) e
 	return err
 }
 
-// Delete deletes records.
+// Delete deletes the records with these keys.
 func (st Store) Delete(ctx context.Context, keys []*datastore.Key) error {
 	return st.client.DeleteMulti(ctx, keys)
 }

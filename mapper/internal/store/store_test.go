@@ -34,8 +34,8 @@ func newStore(t *testing.T, options *emulator.Options) Store {
 	return New(client)
 }
 
-// run starts a job of the mapper "m" over the kind "K" and sets it running. The function change
-// edits the job's record first.
+// run starts a job of the mapper "m" over the kind "K", and makes it running. Before, change may
+// edit the job's record.
 func run(t *testing.T, st Store, id string, change func(j *record.Job)) *record.Job {
 	t.Helper()
 	j, err := tryRun(t, st, id, change)
@@ -70,8 +70,8 @@ func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 // at returns the position of the entity with an ID.
 func at(n int) *keyspace.Position { return keyspace.At(datastore.IDKey("K", int64(n), nil)) }
 
-// putRanges writes n ranges of a job that together cover the query. The function change edits the
-// i-th range, counted from 1.
+// putRanges writes the records of n ranges of a job that together cover the query. Before, change
+// may edit the i-th range, counted from 1.
 func putRanges(t *testing.T, st Store, j *record.Job, n int, change func(i int, r *record.Range)) {
 	t.Helper()
 	root := j.RootRange()
@@ -100,7 +100,7 @@ func TestCreate(t *testing.T) {
 		name   string
 		before func(t *testing.T, st Store, j *record.Job)
 		when   func(*datastore.Transaction) error
-		want   error // the expected error; nil: the job is created; errAny: any error of the database
+		want   error // nil: the job is created; errAny: any error of the database
 	}{
 		{name: "it is new"},
 		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
@@ -181,7 +181,7 @@ func TestLoadJob(t *testing.T) {
 	})
 }
 
-// TestUpdateJob makes changes to the record of a job, which has 5 failures at first.
+// TestUpdateJob changes the record of a job, which has 5 failures at first, in several ways.
 func TestUpdateJob(t *testing.T) {
 	errNo := errors.New("no")
 	raise := func(j *record.Job) (bool, error) { j.Failures++; return true, nil }
@@ -258,15 +258,15 @@ func TestUpdatesTogether(t *testing.T) {
 	})
 }
 
-// TestChangeOnce refuses commits, or loses their answers. It checks that a change which may have
-// taken effect is not repeated.
+// TestChangeOnce refuses commits, or loses their answers. A change that may have taken effect must
+// not be repeated.
 func TestChangeOnce(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		// answers to the commits, in order; Internal: the commit takes effect, but its answer is
 		// lost
 		answers []codes.Code
-		want    int64 // number of times that the change takes effect
+		want    int64 // the number of times that the change must take effect
 		err     bool
 	}{
 		{"it is done", nil, 1, false},
@@ -320,7 +320,8 @@ func TestChangeOnce(t *testing.T) {
 	}
 }
 
-// TestUpdateRange changes the record of a range, leaves it unchanged, or finds no record.
+// TestUpdateRange checks UpdateRange for changes that write, that write nothing, and for a missing
+// record.
 func TestUpdateRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -330,7 +331,7 @@ func TestUpdateRange(t *testing.T) {
 			name    string
 			key     *datastore.Key
 			changes bool
-			want    int64 // Attempts in the record afterwards; -1: there is no record
+			want    int64 // Attempts in the stored record afterwards; -1: there is no record
 		}{
 			{"nothing is to be changed", root, false, 0},
 			{"it is changed", root, true, 1},
@@ -422,8 +423,8 @@ func idsOf(jobs []*record.Job) (all []string) {
 	return all
 }
 
-// TestDue lists the jobs of a queue whose retention is over. The job that is due longest must come
-// first.
+// TestDue lists the jobs of a queue whose retention is over. The job whose retention ended first
+// must come first.
 func TestDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -448,8 +449,8 @@ func TestDue(t *testing.T) {
 	})
 }
 
-// TestHealth checks a database that answers, and one that does not. Check must ask it at most once
-// a second.
+// TestHealth checks the result of Check for a database that answers, and for one that does not.
+// Check must call the database at most once a second.
 func TestHealth(t *testing.T) {
 	_ = testflag.Seeds // keeps the import, which declares the flags for all test binaries
 	synctest.Test(t, func(t *testing.T) {

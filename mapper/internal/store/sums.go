@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Fold reads all range records of a job, adds them up, and returns the sum as a ledger. A ledger
-// checks whether the records prove that the job has processed each entity.
+// Fold reads the records of all ranges of a job, and returns their sum as a ledger. The ledger says
+// whether the records prove that the job has processed each entity.
 func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
@@ -34,9 +34,9 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 // added up without a draft.
 //
 // FoldFew returns false in two cases:
-//
-//   - The job is not small.
-//   - most is less than the number of records in one answer.
+// FoldFew adds up the records of all ranges of a small job, and returns the sum as a ledger. A job
+// is small if its records fit in one answer of the database. The argument most is the largest
+// number of records that may be added up in one call.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil
@@ -49,14 +49,14 @@ func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledg
 	return &d.Ledger, true, nil
 }
 
-// nowhere is greater than all IDs. It is the value in Draft.From for a slice of IDs whose records
-// are all added up.
+// nowhere is greater than all IDs. In Draft.From, it says that all records of a slice of IDs are
+// added up.
 const nowhere = "g"
 
 // atOnce is the approximate number of records in one answer of the database.
 const atOnce = 300
 
-// NewDraft returns an empty draft, to which a job's records are to be added.
+// NewDraft returns an empty draft, to which a caller adds the records of a job's ranges.
 func NewDraft(job *record.Job) *ledger.Draft {
 	d := &ledger.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
 	for i := range d.From {
@@ -65,10 +65,10 @@ func NewDraft(job *record.Job) *ledger.Draft {
 	return d
 }
 
-// AddTo adds the next records of a job to a draft, the sum of a part of them. It adds as many of
-// each slice of IDs as the parameter most says, or all if that is 0. If enough returns true, it
-// stops after some records of each slice. It returns true if the draft then has all records. After
-// an error, the draft is unchanged.
+// AddTo adds the next records of a job's ranges to a draft, which has the sum of some of them. It
+// adds up to most records of each slice of IDs, or all if most is 0. If enough returns true, it
+// stops earlier. AddTo returns true if the draft then has all records. After an error, the draft is
+// unchanged.
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
@@ -95,8 +95,8 @@ func (st Store) AddTo(
 	return all, nil
 }
 
-// addFirst adds the first records of a job to an empty draft, by one query. For a small job these
-// are all. It returns true if the draft has all records.
+// addFirst adds the first records of a job's ranges to an empty draft, by one query. For a small
+// job these are all. It returns true if the draft has all records.
 func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (all bool, err error) {
 	n, last, sum := 0, "", ledger.Ledger{}
 	prefix := record.RangePrefix(job)
@@ -121,7 +121,7 @@ func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (
 }
 
 // addSlice adds the next records of a slice of IDs to a ledger. It returns the ID from which the
-// next call must continue.
+// next call for this slice must continue.
 func (st Store) addSlice(
 	ctx context.Context, job record.Ref, sum *ledger.Ledger, from string, slice, most int, enough func() bool,
 ) (next string, err error) {
@@ -139,8 +139,8 @@ func (st Store) addSlice(
 		if err := sum.Add(r); err != nil {
 			return err
 		}
-		// as in Marked; taken from the record's name, because the ID in a damaged record may be
-		// wrong
+		// As in Marked, this is less than the next ID. It is made from the record's name, because
+		// the ID in a damaged record may be wrong.
 		next = strings.TrimPrefix(r.Stored.Name, prefix) + "0"
 		if n++; n%atOnce == 0 && enough() {
 			return errEnough
@@ -156,8 +156,8 @@ func (st Store) addSlice(
 	return next, err
 }
 
-// LoadDraft reads the stored draft of a job, which is the sum of a part of its records. If there is
-// no draft of the job's epoch, it returns an empty draft.
+// LoadDraft reads the stored draft of a job, which is the sum of some of its records. If there is
+// no draft of the job's present epoch, it returns an empty one.
 func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
@@ -176,8 +176,8 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 
 // KeepDraft stores a draft, so that the next task can continue to add up the job's records. It
 // calls ofUse with the job's record. If ofUse returns false, or the job has another epoch than the
-// draft, it stores nothing and returns nil. It returns the draft from which to continue: the given
-// one, or the stored one if that has more records.
+// draft, it stores nothing and returns nil. Otherwise it returns the draft from which to continue.
+// This is the given one, or the stored one if that has more records.
 func (st Store) KeepDraft(
 	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
 ) (kept *ledger.Draft, err error) {
@@ -210,8 +210,8 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes a job's draft (the sum of a part of its records) and its rate clocks, if it has
-// them. The caller then writes the job's record in the same transaction.
+// EndDraft deletes a job's draft (the sum of some of its records) and its rate clocks, if the job
+// has them. The caller must write the job's record in the same transaction.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
@@ -221,9 +221,9 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 		datastore.NewDelete(record.CallClockKey(j.Ref())))
 }
 
-// SampleEnded returns the totals of a job that has ended, but has no totals in its record. It
-// estimates them as LiveTotals does. If a clean-up stores the exact totals meanwhile, SampleEnded
-// returns these.
+// SampleEnded returns the totals of a job that has ended and has no totals in its record. It
+// estimates them as [Store.LiveTotals] does. If a clean-up stores the exact totals meanwhile,
+// SampleEnded returns these.
 func (st Store) SampleEnded(
 	ctx context.Context, job *record.Job,
 ) (_ *record.Job, sum record.Totals, estimated bool, err error) {
@@ -238,8 +238,8 @@ func (st Store) SampleEnded(
 	return job, sum, estimated, err
 }
 
-// SampleTotals returns a job's totals, extrapolated from a sample of its records. If the sample has
-// all records, the totals are exact, and estimated is false.
+// SampleTotals estimates a job's totals from a sample of the records of its ranges. If the sample
+// has all records, the totals are exact, and estimated is false.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	all, estimated, err := st.sampleSum(ctx, job)
 	if err != nil {
@@ -258,8 +258,8 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 	return sum, true, nil
 }
 
-// sumOf adds up a sample of a job's range records that have a mark. scale is the number of records
-// for which each sampled record stands.
+// sumOf adds up a sample of the records of a job's ranges that have a mark, see [Marked]. The
+// result scale is the number of records for which each sampled record stands.
 func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
@@ -271,9 +271,9 @@ func (st Store) sumOf(ctx context.Context, job record.Ref, mark string) (sum led
 	return sum, scale, err
 }
 
-// LiveTotals returns a job's totals like SampleTotals, but more accurately. It takes a separate
-// sample of the pending ranges, because a few of them may have most of the remaining entities. It
-// also counts the records.
+// LiveTotals estimates a job's totals as [Store.SampleTotals] does, but more accurately. It takes a
+// separate sample of the pending ranges, because a few of them may have most of the remaining
+// entities. It also counts the records. The bool says whether the totals are estimated.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
 	sum, scale, err := st.sumOf(ctx, job.Ref(), "")
 	sum.Close(job)
@@ -298,13 +298,13 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	return sum.Totals, true, nil
 }
 
-// mostCounted is the largest number of a job's records that Census counts. Counting 1,000 records
-// costs one read.
+// mostCounted is the largest number of records that [Store.Census] counts for a job. Counting 1,000
+// records costs one read.
 const mostCounted = 250_000
 
-// Census counts a job's records, all at the same moment. It returns nil if the database can't
-// count, or if there are more than mostCounted records. In a context of Sharing it counts only
-// once.
+// Census counts the records of a job's ranges, all at the same moment. It returns nil if the
+// database can't count, or if there are more than mostCounted records. In a context of [Sharing],
+// it counts only once.
 func (st Store) Census(ctx context.Context, job record.Ref) (*record.Census, error) {
 	return sharedIn(ctx, job, func() (*record.Census, error) { return st.census(ctx, job) })
 }
@@ -315,7 +315,7 @@ func (st Store) census(ctx context.Context, job record.Ref) (*record.Census, err
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // it has written nothing that could be lost
+	defer func() { _ = tx.Rollback() }() // the transaction only reads
 	group, ctx := errgroup.WithContext(ctx)
 	for _, count := range []struct {
 		n *int64

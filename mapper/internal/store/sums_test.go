@@ -95,15 +95,15 @@ func TestEnough(t *testing.T) {
 	})
 }
 
-// TestFirst adds up records of all slices. If there are few, one query must be enough. Each record
-// must be added once, wherever the first query ends.
+// TestFirst adds up the records of a job. If there are few, one query must be enough. Each record
+// must be added once, no matter where the first query ends.
 func TestFirst(t *testing.T) {
 	for _, n := range []int{1, 10, atOnce - 1, atOnce, atOnce + 1, 3*atOnce + 7} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newStore(t, nil)
 			j := run(t, st, "j", nil)
 			var all []*datastore.Mutation
-			for i := range n - 1 { // without one, because the root is already stored
+			for i := range n - 1 { // one less, because the root is already stored
 				r := j.RootRange()
 				r.ID = fmt.Sprintf("%x%031x", i*7%SlicesOfIDs, i)
 				all = append(all, r.Insert())
@@ -133,8 +133,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// TestFoldDamaged checks that there is an error, and no sum, if a record can't be added up, in
-// whichever slice it is.
+// TestFoldDamaged checks that there is an error, and no sum, if a record can't be added up, no
+// matter in which slice of IDs it is.
 func TestFoldDamaged(t *testing.T) {
 	for _, n := range []int{0, atOnce + 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,9 @@ func TestFoldDamaged(t *testing.T) {
 	}
 }
 
-// TestQueries counts the queries that read a job's records. One query must be enough if the records
-// fit in one answer. Otherwise one more is allowed for each slice with further records.
+// TestQueries counts the queries that read the records of a job. If the records fit in one answer,
+// one query must be enough. Otherwise one more is allowed for each slice of IDs with further
+// records.
 func TestQueries(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -230,7 +231,7 @@ func TestQueries(t *testing.T) {
 }
 
 // TestKeepDraft stores two drafts of a job, one after the other. The draft with more records must
-// stay, unless it is of no use.
+// stay, unless it is outdated.
 func TestKeepDraft(t *testing.T) {
 	draft := func(j *record.Job, ranges, link int64) *ledger.Draft {
 		d := NewDraft(j)
@@ -301,8 +302,8 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// largeAndSmall stores a job with 1,000 ranges, and another one with eight. Six ranges of the large
-// job have most of its entities.
+// largeAndSmall stores a job with 1,000 ranges, and one with eight. Six ranges of the large job
+// have most of its entities.
 func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	t.Helper()
 	st = newStore(t, nil)
@@ -320,7 +321,7 @@ func largeAndSmall(t *testing.T) (st Store, large, small *record.Job) {
 	return st, large, small
 }
 
-// TestTotalsOfSmallJob checks that the totals of a job with few ranges are exact, and not
+// TestTotalsOfSmallJob checks that the totals of a job with few ranges are exact. They must not be
 // estimated.
 func TestTotalsOfSmallJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -335,8 +336,9 @@ func TestTotalsOfSmallJob(t *testing.T) {
 	})
 }
 
-// TestLiveTotals estimates the rest of a job with 1,000 ranges. A few ranges have most of the rest.
-// After the job has ended, the totals that a clean-up stores must replace the estimate.
+// TestLiveTotals estimates how many entities remain in a job with 1,000 ranges, when a few ranges
+// have most of them. After the job has ended, the totals that a clean-up stores must replace the
+// estimate.
 func TestLiveTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, j, _ := largeAndSmall(t)
@@ -365,8 +367,8 @@ func TestLiveTotals(t *testing.T) {
 	})
 }
 
-// TestDraftsOfNoUse checks which stored drafts (sums of a part of a job's records) LoadDraft
-// ignores: damaged ones, and drafts from another epoch or from a build with other slices.
+// TestDraftsOfNoUse checks which stored drafts (sums of some of a job's records) LoadDraft ignores:
+// damaged ones, and drafts of another epoch or of a build with other slices.
 func TestDraftsOfNoUse(t *testing.T) {
 	for name, change := range map[string]func(d *ledger.Draft){
 		"of use":        func(*ledger.Draft) {},
@@ -393,8 +395,9 @@ func TestDraftsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestWithoutCensus estimates the rest of a job that has 400 of its 1,000 ranges pending. The
-// database can't count them, or there are too many. An invalid answer must give an error.
+// TestWithoutCensus estimates how many entities remain in a job with 400 of its 1,000 ranges
+// pending. The database can't count them, or there are too many. For an invalid answer there must
+// be an error.
 func TestWithoutCensus(t *testing.T) {
 	testflag.Sequential(t)
 	counts := func(n int64) *datastorepb.RunAggregationQueryResponse {

@@ -14,9 +14,9 @@ import (
 // two may happen. So each transaction that starts one of them, or continues an undo, reads both
 // jobs. UpdateJob and Create check this for every change of a job.
 
-// keepUndo returns an error if a change of a job's record conflicts with an undo of the job. The
-// parameter was is the record before the change, and job the record after it. A change must not
-// start the deletion of records that the undo needs. It must not give the job a second undo.
+// keepUndo returns an error if a change of a job's record conflicts with an undo of this job. The
+// parameter was is the record before the change, and job the record after it. The change must not
+// start to delete records that the undo needs, and must not give the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
 	if cleans || job.Undo != was.Undo {
@@ -26,7 +26,8 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 			return err
 		case undo == nil:
 		case job.Undo == "" && job.Cleaned && !undo.NeedsUndone():
-			// a clean-up deletes the records, so no later undo can take the ended undo's place
+			// After a clean-up has deleted the records, no later undo can take the ended undo's
+			// place.
 		case cleans && undo.NeedsUndone():
 			return fmt.Errorf("%w: job %s, which is %s, undoes it and needs its records: wait for the end of that "+
 				"job, "+
@@ -41,8 +42,8 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	return goesOn(tx, job, was.State == record.Failed)
 }
 
-// undoOf returns the undo of a job, according to the job's record. It returns nil if there is none.
-// This includes the case that another job has the undo's ID now.
+// undoOf returns the undo of a job that the job's record names. It returns nil if there is none,
+// even if another job has the undo's ID now.
 func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, error) {
 	if job.Undo == "" {
 		return nil, nil
@@ -56,7 +57,7 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 }
 
 // goesOn returns an error if the job is an undo that must not start or continue, because records of
-// the job that it undoes are or may be deleted. failed says that the undo has failed before. A
+// the undone job are or may be deleted. The argument failed says that the undo has failed before. A
 // failed undo may continue while a clean-up waits for it, see HoldsBack.
 func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	ref, takes := job.Undone()
@@ -81,7 +82,7 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	return nil
 }
 
-// HoldsBack reports whether a clean-up of a job must wait until the job's undo no longer needs the
+// HoldsBack reports whether a clean-up of a job must wait because the job's undo still needs the
 // records. Newer builds refuse to start such a clean-up. So only a clean-up that an older build has
 // started may have to wait.
 func (st Store) HoldsBack(ctx context.Context, job *record.Job) (bool, error) {
@@ -89,15 +90,15 @@ func (st Store) HoldsBack(ctx context.Context, job *record.Job) (bool, error) {
 	return undo != nil && undo.NeedsUndone(), err
 }
 
-// errIncomplete is the error of an undo that may have missed changes, because records of the undone
-// job were deleted before the undo has read them.
+// errIncomplete is the error of an undo that may have missed changes: records of the undone job
+// were deleted before the undo read them.
 var errIncomplete = errors.New("an older build cleaned up the records of the job that it undoes meanwhile: pages " +
 	"whose records were gone are neither undone nor listed. Compare the entities; abort this job to let the clean-up " +
 	"go on")
 
-// Incomplete is called when an undo is about to succeed. It returns, as why, the reason if the undo
-// may have missed records of the undone job, and nil otherwise. A clean-up marks the undone job's
-// record before it deletes anything.
+// Incomplete checks an undo that is about to succeed. It returns an error as why if the undo may
+// have missed records of the undone job, and otherwise nil. It sees this in the undone job's
+// record, which a clean-up marks before it deletes anything.
 func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
 	ref, _ := job.Undone()
 	if ref.ID == "" {

@@ -21,8 +21,8 @@ func undoing(of *record.Job) func(j *record.Job) {
 	}
 }
 
-// TestUndo undoes job "j", which has ended, by job "u". Then it starts a clean-up of "j", or
-// another undo of it by job "v".
+// TestUndo lets job "u" undo job "j", which has ended. Then it starts a clean-up of "j", or another
+// undo of it by job "v".
 func TestUndo(t *testing.T) {
 	clean := func(j *record.Job) (bool, error) { j.Cleaning = "{}"; return true, nil }
 	other := func(j *record.Job) (bool, error) { return record.Undo(j, "v") }
@@ -79,7 +79,7 @@ func TestUndo(t *testing.T) {
 }
 
 // TestUndoGoesOn resumes a failed undo. This must be refused if the records that it needs are
-// deleted. If they are deleted later, the undo's end must report it.
+// deleted. If they are deleted later, the end of the undo must report it.
 func TestUndoGoesOn(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -132,8 +132,8 @@ func TestUndoGoesOn(t *testing.T) {
 	}
 }
 
-// undone returns a store with job "j", which has ended, and its undo "u". An older build may have
-// stored them.
+// undone returns a store with job "j", which has ended, and its undo "u". The functions may change
+// their records first, as an older build could have.
 func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.Job) {
 	t.Helper()
 	st := newStore(t, nil)
@@ -148,8 +148,8 @@ func undone(t *testing.T, j, u func(*record.Job)) (Store, *record.Job, *record.J
 	return st, of, by
 }
 
-// TestUndoneChanges checks which changes of a job its undo prevents: another undo, and the start of
-// a clean-up.
+// TestUndoneChanges checks which changes of a job are refused because of its undo: another undo,
+// and the start of a clean-up.
 func TestUndoneChanges(t *testing.T) {
 	trouble := func(j *record.Job) { j.Trouble = "changed" }
 	cleans := func(j *record.Job) { j.Cleaning = "{}" }

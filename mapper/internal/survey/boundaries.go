@@ -16,24 +16,24 @@ import (
 
 // Constants for [Boundaries], which cuts a query into parts for other programs.
 const (
-	// exactSplits is the largest number of entities that Boundaries counts exactly instead of
-	// sampling, on any database. To cut exactly, it reads each key once.
+	// exactSplits is the largest number of entities for which Boundaries makes exactly equal parts
+	// instead of estimating from a sample. For this, it reads each key once.
 	exactSplits = 10_000
 
-	// samplesPerSplit is how many sampled keys are read for each part. In total at least
-	// leastSampled are read. With 24, the largest of 100 parts is 1.6 times the mean [simulation].
-	// The samples matter, because nothing corrects the parts later.
+	// samplesPerSplit is the number of sampled keys to read for each part. In total, at least
+	// leastSampled are read. With 24, the largest of 100 parts has 1.6 times the mean number of
+	// entities [simulation]. The number matters, because nothing corrects the parts later.
 	samplesPerSplit, leastSampled = 24, 512
 
-	// cellsPerSplit is how many cells of the key space are counted for each part, if samples can't
-	// tell where the entities are.
+	// cellsPerSplit is the number of intervals of the key space that are counted for each part.
+	// They are counted if samples can't tell where the entities are.
 	cellsPerSplit = 8
 )
 
 var errUnknown = errors.New("the database neither counts entities nor has samples of them, so it is unknown " +
 	"where they are")
 
-// Boundaries returns up to n-1 positions that cut the query into parts with about the same number
+// Boundaries returns up to n-1 positions that cut the query q into parts with about the same number
 // of entities.
 func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([]*keyspace.Position, error) {
 	look := Survey{Source: src, Query: q}
@@ -50,7 +50,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	}
 	ones := make([]int64, len(candidates)+1)
 	for i := range ones {
-		ones[i] = 1 // the expected number of entities is the same in each gap between samples
+		ones[i] = 1 // each gap between samples has the same expected number of entities
 	}
 	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 &&
 		(!known || total > exactSplits) {
@@ -86,20 +86,20 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	return few
 }
 
-// evenly returns up to n-1 of the positions, so that the parts between them have about the same
+// evenly returns up to n-1 of the positions, such that the parts between them have about the same
 // number of entities. The counts are the numbers of entities before the first position, between
-// neighbours, and after the last.
+// neighbouring positions, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
 	}
-	before, cut := int64(0), int64(0) // the entities before this position, and before the last cut
+	before, cut := int64(0), int64(0) // numbers of entities before this position, and before the last cut
 	for i, p := range at {
 		before += counts[i]
 		left := n - len(cuts)
-		// Divide the rest equally: the next cut is at the position that is nearest to an equal
-		// part.
+		// The remaining entities are divided equally: the next cut is at the position that is
+		// nearest to the end of an equal part.
 		if left > 1 && before > cut && before < total && 2*(before-cut)+counts[i+1] > 2*(total-cut)/int64(left) {
 			cuts, cut = append(cuts, p), before
 		}
@@ -108,9 +108,9 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 }
 
 // exactly returns positions that cut a query into n parts with exactly the same number of entities.
-// The counts are the numbers of entities before the first position, between neighbours, and after
-// the last. If one of these positions is near a cut, it becomes the cut. A query in the order of a
-// property's values is cut only between values.
+// To find them, it uses positions whose counts are known: the numbers of entities before the first
+// one, between neighbours, and after the last. If one of these positions is near an exact cut, it
+// becomes the cut. A query in the order of a property's values is cut only between values.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
 ) (cuts []*keyspace.Position, err error) {
@@ -122,15 +122,16 @@ func exactly(
 	if err != nil || first == nil {
 		return nil, err
 	}
-	value := func(p *keyspace.Position) *keyspace.Position { // the start of the position's value
+	// value returns the first position with the same value of the property as p.
+	value := func(p *keyspace.Position) *keyspace.Position {
 		if !p.Valued {
 			return p
 		}
 		return &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
 	}
 	last := value(first)        // the next cut must come after this position
-	cell, before := 0, int64(0) // the current cell, and the number of entities before it
-	var from *keyspace.Position // the start of the cell, or a position inside it
+	cell, before := 0, int64(0) // the current interval of at, and the number of entities before it
+	var from *keyspace.Position // the start of the interval, or a position inside it
 	passed := int64(0)          // the number of entities before from
 	for i := 1; i < n; i++ {
 		rank := total * int64(i) / int64(n)
@@ -144,7 +145,7 @@ func exactly(
 			if found, err = src.Find(ctx, q.Scans(from, nil), rank-passed); err != nil {
 				return nil, err
 			}
-			if found == nil { // some entities were deleted meanwhile
+			if found == nil { // some entities were deleted after they were counted
 				break
 			}
 			from, passed = found, rank
@@ -156,8 +157,8 @@ func exactly(
 	return cuts, nil
 }
 
-// CountAll returns the numbers of entities before the first position, between neighbours, and after
-// the last. It makes several calls at the same time.
+// CountAll returns the numbers of entities before the first position, between neighbouring
+// positions, and after the last. It makes several calls at the same time.
 func CountAll(
 	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,
 ) (counts []int64, err error) {

@@ -14,21 +14,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// A Way is one way to cut a query into parts, with its result.
+// A Way is one method to cut a query into parts, with its result.
 type Way struct {
 	Name    string
-	Asked   int     // number of sampled keys that this way asks for; -1: unknown
-	Sampled int     // number of sampled keys that this way has received; -1: unknown
+	Asked   int     // number of sampled keys that the method asks for; -1: unknown
+	Sampled int     // number of sampled keys that the method has received; -1: unknown
 	Counts  []int64 // the number of entities in each part
 
 	at []*keyspace.Position
 }
 
-// Oversampling is how many sampled keys are read for each part. Every 32nd sampled key becomes a
-// cut.
+// Oversampling is the number of sampled keys to read for each part. Every 32nd sampled key becomes
+// a cut.
 const Oversampling = 32
 
-// Compare cuts a query into up to n parts in several ways, and counts the entities of each part.
+// Compare cuts a query into up to n parts by several methods, and counts the entities of each part.
 // The query must be in the order of keys. If the database can't count, or there are few entities,
 // Compare reads all keys once.
 func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways []Way, err error) {
@@ -53,16 +53,16 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 		ways = append(ways, Way{Name: w.name, Asked: asked, Sampled: len(sample), at: split.AtSamples(sample, n)})
 	}
 	at, err := Boundaries(ctx, src, q, n)
-	if err != nil && !errors.Is(err, errUnknown) { // if the boundaries are unknown, this way makes no cuts
+	if err != nil && !errors.Is(err, errUnknown) { // without boundaries, this method makes no cuts
 		return nil, source.Unanswered(ctx, err)
 	}
 	ways = append(ways, Way{Name: "splits", Asked: -1, Sampled: -1, at: at})
 	return ways, look.countParts(ctx, ways)
 }
 
-// lexicographic returns keys that cut the key space between the first and the last key into equal
-// parts. If the database lacks the index to find the last key, it assumes that the key space has no
-// end.
+// lexicographic returns keys that cut the key space between the query's first and last key into
+// equal parts, without regard to where entities are. If the database lacks the index to find the
+// last key, it assumes that the key space has no end.
 func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position, error) {
 	first, err := sv.Source.Find(ctx, sv.Query.Scans(nil, nil), 0)
 	if err != nil || first == nil {
@@ -78,9 +78,9 @@ func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position
 	return keyspace.Lexicographic(first, last, n), nil
 }
 
-// countParts sets the numbers of entities of the parts in each way. It cuts the query at the cuts
-// of all ways together, and counts each resulting cell once. So each entity is counted only once
-// for all ways.
+// countParts sets the number of entities of each part, for all ways. Parts of different ways
+// overlap. So it cuts the query at the positions of all ways together, and counts each interval
+// between two positions once.
 func (sv Survey) countParts(ctx context.Context, ways []Way) error {
 	var all []*keyspace.Position
 	for _, w := range ways {
@@ -105,8 +105,8 @@ func (sv Survey) countParts(ctx context.Context, ways []Way) error {
 	return nil
 }
 
-// cells returns the numbers of entities before the first position, between neighbours, and after
-// the last.
+// cells returns the numbers of entities before the first position, between neighbouring positions,
+// and after the last.
 func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, error) {
 	if total, known := sv.Count(ctx, nil, exactSplits+1); known && total > exactSplits {
 		return CountAll(ctx, sv.Source, sv.Query, at)
@@ -116,7 +116,7 @@ func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, e
 		err := sv.Source.EachIn(ctx, s, func(p *keyspace.Position) bool {
 			cell, found := slices.BinarySearchFunc(at, p, keyspace.Compare)
 			if found {
-				cell++ // the cell of a cut is the one after it
+				cell++ // the interval that starts at the cut
 			}
 			counts[cell]++
 			return true

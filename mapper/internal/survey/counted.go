@@ -9,14 +9,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostCells is how many cells of the key space are counted if samples do not tell how many entities
-// the query has.
+// mostCells is the number of intervals of the key space that are counted if samples do not tell how
+// many entities the query has.
 const mostCells = 128
 
-// runByCounts surveys a range in two rounds of calls; the calls of a round run at the same time.
+// runByCounts surveys a range in two rounds of calls. The calls of a round run at the same time.
 // The first round reads the first page and a part of the sample. The second round counts the
-// entities between the samples. The result settled is false if there are no samples, or if most
-// entities lie where a count has reached its limit.
+// entities between the samples. The bool settled is false if the result can't be used: there are no
+// samples, or most entities lie in intervals that have more entities than a count may count.
 func (sv Survey) runByCounts(ctx context.Context, workers int64) (found Found, settled bool, err error) {
 	if sv.CountPieces == nil || !sv.Source.Counts() || workers < 2 {
 		return found, false, nil

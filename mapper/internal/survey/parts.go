@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// A Part is one of the parts into which Parts has cut a query.
+// A Part is one of the parts into which [Parts] cuts a query.
 type Part struct {
 	Query    query.Query
 	Entities int64 // number of entities; -1: unknown
@@ -47,7 +47,8 @@ func Parts(ctx context.Context, src source.Source, q query.Query, n int, count b
 	return parts, nil
 }
 
-// each calls f for each part: before the first position, between neighbours, and after the last.
+// each calls f for each part of a query that is cut at these positions. The first part has no
+// start, and the last part has no end.
 func each(at []*keyspace.Position, f func(i int, start, end *keyspace.Position)) {
 	var start *keyspace.Position
 	for i, end := range at {

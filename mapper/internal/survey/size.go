@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostPlanned is the largest number of entities that are counted in one kind and namespace, for a
-// plan. Above that, the number is estimated.
+// mostPlanned is the largest number of entities of one kind and namespace that are counted for a
+// plan. A larger number is estimated.
 const mostPlanned = 1_000_000
 
-// mostSpaces is the largest number of pairs of kind and namespace in which entities are counted,
-// for a plan.
+// mostSpaces is the largest number of pairs of kind and namespace whose entities are counted for a
+// plan.
 const mostSpaces = 1000
 
-// SizeOf finds out how many entities a job's query has, in all kinds and namespaces. Limits keep it
-// short, because a user waits for the plan.
+// SizeOf finds out how many entities a job's query has, in all its kinds and namespaces. Limits
+// keep it short, because a user waits for the job's plan.
 func SizeOf(ctx context.Context, src source.Source, j *estimate.Job) (size estimate.Size, err error) {
 	var mu sync.Mutex
 	page := j.Page()

@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Survey estimates how many entities a range has, and where they lie in the order of keys, by
-// samples and counts.
+// A Survey estimates how many entities a range of a job has, and where they lie in the order of
+// keys, by samples and counts.
 type Survey struct {
 	Source source.Source
 	Query  query.Query
@@ -33,15 +33,20 @@ type Survey struct {
 	End    *keyspace.Position
 	Space  keyspace.Space // the kind and namespace of the range, if the query has several
 	Page   int64
-	Refine bool // whether to improve the estimate by further calls, because nothing corrects it later
-	// Brief says to return ErrLong if a few rounds of short calls are not enough for the range.
+	// Refine asks for further calls that improve the estimate. It is for callers without a job, in
+	// which later counts would correct the estimate.
+	Refine bool
+	// Brief makes the survey return ErrLong if a few rounds of short calls are not enough for the
+	// range.
 	Brief bool
-	Used  *billing.Usage // if not nil, the cost of the survey's calls is added to it
+	Used  *billing.Usage // the cost of the survey's calls is added to it; may be nil
 
-	CountPieces func(pieces []split.Piece) []split.Piece // counts the entities of each piece; may be nil
+	// CountPieces returns the pieces (parts of the range) with their entities counted. It may be
+	// nil.
+	CountPieces func(pieces []split.Piece) []split.Piece
 
 	// Next reads the entities of the range's first page, and one entity more. If it is nil, the
-	// survey reads only the entity after the page.
+	// survey finds only the entity after the page.
 	Next func() ([]*keyspace.Position, error)
 }
 
@@ -50,18 +55,19 @@ type Found struct {
 	Samples  []*keyspace.Position
 	Estimate int64         // number of entities; 0: unknown
 	Exact    bool          // whether Estimate was counted
-	Pieces   []split.Piece // the pieces of the range, if the survey has counted them
+	Pieces   []split.Piece // parts of the range, if the survey has counted their entities
 }
 
-// ErrLong is the error of a brief survey that has not found out how large the range is.
+// ErrLong is the error of a survey with Brief set that has not found out how large the range is.
 var ErrLong = errors.New("the survey takes longer")
 
 // sized is how many sampled entities are read to estimate the mean size of an entity in bytes.
 const sized = 16
 
-// Run makes the survey. Its cost must be small compared with the processing of the range. For a
-// range of one page, it reads at most a sample. Otherwise it makes two more calls, or counts the
-// entities between samples. If the database can't count, it only reads a sample.
+// Run makes the survey, with few calls compared with the processing of the range. If the range has
+// only one page, Run makes only the first round: it reads a sample, and the keys of the page.
+// Otherwise it makes two more calls, or counts the entities between samples. If the database can't
+// count, Run only samples.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
 	if found, settled, err := sv.runByCounts(ctx, workers); settled || err != nil {
@@ -98,7 +104,7 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	}
 	if found.Estimate = sv.estimate(ctx, found.Samples, ranks); found.Estimate == 0 && len(found.Samples) > 0 &&
 		!sv.Source.Counts() {
-		found.Estimate = sv.Page * int64(len(found.Samples)+1) // no sample is in the first page
+		found.Estimate = sv.Page * int64(len(found.Samples)+1) // the first page has no sample
 	}
 	more := split.SamplesFor(found.Estimate, sv.Page, workers)
 	if len(found.Samples) < size || more <= size || !sp.Adaptive() {
@@ -111,7 +117,7 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	return found, nil
 }
 
-// ranks returns positions of the range, each with the number of entities before it. If exact is
+// ranks returns positions in the range, each with the number of entities before it. If exact is
 // true, the last of them is the end of the range.
 func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
 	first, err := sv.first(ctx)
@@ -137,11 +143,12 @@ func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err
 	case err == nil:
 		ranks = append(ranks, last)
 	}
-	return ranks, false, nil // the first rank is enough
+	return ranks, false, nil // after an error, the first rank is enough
 }
 
 // first returns the position after the range's first page, with the number of entities before it.
-// If the range has only one page, it returns the number of entities without a position.
+// If the range has at most one page, it returns no position, and the number of the range's
+// entities.
 func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	r.Before = sv.Page
 	if sv.Next == nil {
@@ -160,8 +167,8 @@ func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 }
 
 // runSome surveys a range if the query selects only some entities of a kind, or is not in the order
-// of keys. Then samples of the kind do not show how many entities there are. They are only places
-// for cuts, and the entities between them must be counted.
+// of keys. Then samples of the kind do not show how many entities there are. They only serve as
+// places for cuts, and the entities between them are counted.
 func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
 	first, err := sv.first(ctx)
 	if err != nil || first.At == nil {
@@ -205,8 +212,8 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 	return found, nil
 }
 
-// bounds returns the bounds of the range's entities: they are at low or after it, and before high.
-// Nil means no bound.
+// bounds returns positions that limit where the range's entities are: at low or after it, and
+// before high. A nil position is no limit.
 func (sv Survey) bounds() (low, high *keyspace.Position) {
 	low, high = sv.Query.Bounds()
 	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {
@@ -218,8 +225,8 @@ func (sv Survey) bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// inside samples the kind, and returns the sampled positions that are inside the range and the
-// query.
+// inside reads a sample of the kind, and returns the positions in it that are inside the range and
+// the query.
 func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	all, err := sv.sample(ctx, size)
 	low, high := sv.bounds()
@@ -229,8 +236,8 @@ func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, er
 	}), err
 }
 
-// values returns positions with values of the property in ShardBy. The values are spread evenly
-// between its first and its last value.
+// values returns positions between the first and the last value of the property in ShardBy, with
+// values that are spread evenly. No entities need to be there.
 func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	low, high := sv.bounds()
 	var err error
@@ -255,7 +262,8 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 }
 
 // last returns the position of the query's last entity in the order of the property in ShardBy. If
-// the database lacks an index for the query's filters, it returns the last entity of the kind.
+// the database lacks the index for this, last ignores the query's filters and returns the last
+// entity of the kind.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
 	s := query.Scan{Query: q.Base().Order("-" + names.Field(q.ShardBy)), Property: q.ShardBy, Times: q.Times}
@@ -266,9 +274,9 @@ func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) 
 	return sv.Source.First(ctx, s, 0)
 }
 
-// estimate estimates how many entities the range has, from samples and from known positions with
-// the number of entities before them. If this gives no result, or the kind is too large to count
-// its pieces, it counts the entities before one of the samples.
+// estimate estimates how many entities the range has. It uses sampled positions, and known
+// positions with the number of entities before them. If these are not enough, or the kind is too
+// large to count its parts later, it counts the entities before one of the samples.
 func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
@@ -282,8 +290,9 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	})
 }
 
-// EntitySize returns the mean size of the entities in bytes, or 0 if it is unknown. It reads some
-// sampled entities. If the query has ShardBy, it reads the first entities instead.
+// EntitySize estimates the mean size of the entities in bytes. It returns 0 if that is unknown. It
+// reads some of the sampled entities. If the query has ShardBy, it reads the first entities
+// instead.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var stored []wire.Stamp
 	var err error
@@ -314,11 +323,13 @@ func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (i
 }
 
 // mostUnsharded is the largest number of pairs of kind and namespace in which Unsharded counts
-// entities. If a job has more, Unsharded returns "unknown", so that the job need not wait.
+// entities. If a job has more, Unsharded returns that the number is unknown, because a job waits
+// for it.
 const mostUnsharded = 100
 
-// Unsharded returns how many entities of the query lack the property in ShardBy. It returns a
-// negative number if that is unknown. If the query has filters on that property, it returns 0.
+// Unsharded returns how many entities of the query's kinds lack the property in ShardBy, so that
+// the job does not process them. It returns a negative number if that is unknown, and 0 if the
+// query has filters on this property.
 func (sv Survey) Unsharded(ctx context.Context) int64 {
 	if sv.Query.ShardBy == "" || len(sv.Query.Others()) < len(sv.Query.Filters) {
 		return 0
@@ -365,8 +376,8 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	return sample, nil
 }
 
-// Count returns the number of the range's entities before a position. The argument most is the
-// limit of the count. The result known is false if the number is unknown.
+// Count returns how many entities of the range come before a position, but at most most. A nil
+// position stands for the end of the range. The bool is false if the number is unknown.
 func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = sv.End

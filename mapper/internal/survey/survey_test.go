@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// kindOf returns a source whose kind K has the entities 1 to n. One in four can be in a sample. The
-// property V is half of the ID, and every fifth entity lacks it.
+// kindOf returns a source of entities. Its kind K has the IDs 1 to n. A quarter of them can be in a
+// sample. The property V is half of the ID, and every fifth entity lacks V.
 func kindOf(t *testing.T, n int) source.Source {
 	t.Helper()
 	client, err := emulator.ForTest(t, &emulator.Options{ScatterOneIn: 4}).DatastoreClient(t.Context(), "test",
@@ -57,7 +57,7 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		survey      Survey
-		blind       bool  // the database can't count
+		blind       bool  // whether the database can't count
 		least, most int64 // bounds of the estimated number of entities
 		exact       bool
 		samples     bool // whether samples must be found
@@ -108,12 +108,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunByCounts checks when counts of the cells between samples are enough for a survey.
+// TestRunByCounts checks when a survey ends after it has counted the intervals between samples.
 func TestRunByCounts(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		n       int
-		first   int // number of entities that the read of the first page finds: a page and one more
+		name string
+		n    int
+		// The number of entities that the read of the first page finds: the page, and one more.
+		first   int
 		workers int64
 		pieces  bool
 		exact   bool
@@ -149,7 +150,7 @@ func TestRunByCounts(t *testing.T) {
 				sum := int64(0)
 				for i, p := range found.Pieces {
 					if sum += p.Estimate; i > 0 && !p.Start.Equal(found.Pieces[i-1].End) {
-						t.Errorf("piece %d begins at %v, and the one before ends at %v", i, p.Start,
+						t.Errorf("piece %d starts at %v, and the previous one ends at %v", i, p.Start,
 							found.Pieces[i-1].End)
 					}
 				}
@@ -187,7 +188,7 @@ func TestEntitySize(t *testing.T) {
 	})
 }
 
-// TestUnsharded checks the number of entities that lack the property in ShardBy.
+// TestUnsharded checks how many entities lack the property in ShardBy.
 func TestUnsharded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := kindOf(t, 100)
@@ -222,7 +223,7 @@ func TestParts(t *testing.T) {
 		q     query.Query
 		n     int
 		blind bool
-		want  string // entities of each part; -1: unknown
+		want  string // numbers of entities in each part; -1: unknown
 	}{
 		{"one part", query.Query{Kind: "K"}, 1, false, "[600]"},
 		{"four parts", query.Query{Kind: "K"}, 4, false, "[150 150 150 150]"},
@@ -269,7 +270,7 @@ func TestEvenly(t *testing.T) {
 		return all
 	}
 	for _, c := range []struct {
-		counts []int64 // number of entities before each position, and after the last
+		counts []int64 // numbers of entities before each position, and after the last
 		n      int
 		want   string
 	}{

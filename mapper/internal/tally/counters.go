@@ -12,33 +12,33 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// Limits of a job's counters. A user's function counts under names. Under each of up to groups
-// names, a job may have a count, a sum, a minimum and a maximum.
+// Limits of a job's counters. A user's function adds numbers under names. Under each of up to
+// groups names, a job can have a count, a sum, a minimum and a maximum.
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
 	maxCounterName  = 100     // the maximum length of a name, in bytes
 	maxCounterBytes = 4 << 20 // the maximum size of all counters together as JSON, in bytes
 
-	// MaxStored is the largest size of the counters in a job's record, in bytes. The record may
-	// have up to 1 MiB in total. This limit is checked at the end of a job, when the counters of
-	// all pages are added up.
+	// MaxStored is the largest size of the counters in a job's record, in bytes. The whole record
+	// may have up to 1 MiB. The limit is checked at the end of a job, when the counters of all
+	// pages are added up.
 	MaxStored = 640 << 10
-	// MaxInPage is the largest size of the counters in the record of one page, as JSON in bytes.
+	// MaxInPage is the largest size of the counters in the record of one page, in bytes of JSON.
 	MaxInPage = 512 << 10
 )
 
 // A Counters holds sums, minimums and maximums by name. The result does not depend on the order in
-// which numbers are added. If there are too many names, it drops all counters, and Values returns
-// an error.
+// which numbers are added. If there are too many names, it drops all counters, and
+// [Counters.Values] returns an error.
 type Counters struct {
 	sums  map[string]Sum
 	bytes int  // an upper bound of the size of the counters as JSON
 	over  bool // whether there were more counters than a job may have
 }
 
-// Err is the error if a job's counters can't be kept: [ErrTooMany] or [ErrLarge]. Its text is the
-// same for a page of entities, for a process and for the whole job.
+// Err is wrapped by the errors that say why a job's counters can't be kept: [ErrTooMany] and
+// [ErrLarge]. The text is the same for a page of entities, for a process and for the whole job.
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
@@ -65,8 +65,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Add adds n to the counter with a name. For a minimum or a maximum (see [Min] and [Max]), it keeps
-// the lesser or the greater number.
+// Add adds n to the counter with this name. A name from [Min] or [Max] is for a minimum or a
+// maximum: then Add keeps the lesser or the greater one of n and the earlier number.
 func (t *Counters) Add(name string, n int64) { t.addWide(name, Sum{n >> 63, uint64(n)}) }
 
 func (t *Counters) addWide(name string, n Sum) {
@@ -102,21 +102,21 @@ const (
 	most  = "max("
 )
 
-// Min returns the name of the counter that keeps the least number counted under a name.
+// Min returns the name of the counter that keeps the least of the numbers under a name.
 func Min(name string) string { return least + name + ")" }
 
-// Max returns the name of the counter that keeps the greatest number counted under a name.
+// Max returns the name of the counter that keeps the greatest of the numbers under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of a rehearsal's counter for an effect that the real job would have. A
-// rehearsal runs a job's function without changing anything. The argument what describes the
-// effect.
+// Would returns the name of a counter in a rehearsal, which runs a job's function without changing
+// anything. It counts an effect that the real job would have, which the argument what describes.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"
 }
 
-// IsSum reports whether the name of a counter is for a sum, and not for a minimum or a maximum.
+// IsSum reports whether the name of a counter is for a sum. Otherwise it is for a minimum or a
+// maximum.
 func IsSum(name string) bool {
 	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)
 }
@@ -135,16 +135,16 @@ func greater(a, b Sum) Sum {
 	return a
 }
 
-// Drop removes all counters, and records that there were too many.
+// Drop removes all counters, and remembers that there were too many.
 func (t *Counters) Drop() { *t = Counters{over: true} }
 
-// Empty reports whether there are no counters, and there were not too many either.
+// Empty reports whether no counter was added, not even one that was dropped later.
 func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
 
-// TooMany reports whether there were more counters than a job may have.
+// TooMany reports whether the counters were dropped because there were more than a job may have.
 func (t *Counters) TooMany() bool { return t.over }
 
-// Merge adds all counters of o.
+// Merge adds all counters of o to t.
 func (t *Counters) Merge(o Counters) {
 	if o.over {
 		t.Drop()
@@ -167,7 +167,8 @@ func (t *Counters) Encode() ([]byte, error) {
 	return text, err
 }
 
-// Values returns the numbers by name. It returns an error if the counters can't be kept.
+// Values returns the value of each counter, by name. It returns [ErrTooMany] or [ErrLarge] if the
+// counters can't be kept.
 func (t *Counters) Values() (map[string]int64, error) {
 	if t.over {
 		return nil, ErrTooMany
@@ -204,12 +205,12 @@ func (a Sum) Plus(b Sum) Sum {
 	return Sum{a.hi + b.hi + int64(carry), lo}
 }
 
-// SumOf decodes a Sum that Bytes has encoded.
+// SumOf decodes a Sum from the 16 bytes that [Sum.Bytes] has returned.
 func SumOf(b []byte) Sum {
 	return Sum{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
 }
 
-// Bytes encodes the sum for SumOf.
+// Bytes encodes the sum in 16 bytes, for [SumOf].
 func (a Sum) Bytes() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(a.hi)), a.lo)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestTally adds the same numbers in parts and in random order. The result must be the same.
+// TestTally adds the same numbers in parts and in random order. The sums must always be the same.
 func TestTally(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -85,8 +85,8 @@ func TestCheckCounter(t *testing.T) {
 	}
 }
 
-// TestExtremes checks that minimums and maximums do not depend on the order of numbers, or on how
-// they are divided.
+// TestExtremes checks that minimums and maximums do not depend on the order of the numbers, or on
+// how the numbers are divided into parts.
 func TestExtremes(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -109,7 +109,7 @@ func TestExtremes(t *testing.T) {
 			sum.Merge(parts[i])
 			sum.Merge(Counters{})
 		}
-		text, err := sum.MarshalJSON() // stored and read back, as between two tasks
+		text, err := sum.MarshalJSON() // encoded and decoded, as when another task continues
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,6 +122,6 @@ func TestExtremes(t *testing.T) {
 		}
 	}
 	if CheckName(Min("a")) == nil || CheckName(Max("a")) == nil || CheckName("minimum") != nil {
-		t.Error("a name of a sum is that of a minimum")
+		t.Error("the name of a sum counts as the name of a minimum")
 	}
 }

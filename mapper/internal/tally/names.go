@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Names estimates how many different names were added. Up to 1,000 names the number is exact, and
-// above that it is within about 3%. Names keeps only the smallest hashes: the smaller they are, the
-// more names there are. So its size is limited. The result does not depend on the order of the
-// names, or on how they are divided. It is stored as JSON.
+// A Names estimates how many different names were added to it. Up to 1,000 names the number is
+// exact, and above that it is within about 3%. It keeps only the smallest hashes of names, so its
+// size is limited: the more names there are, the smaller are these hashes. The result does not
+// depend on the order of the names, or on how they are divided into parts. It is stored as JSON.
 type Names []uint64 // the smallest hashes, sorted
 
 // maxNames is the largest number of names that Names counts exactly.
@@ -30,7 +30,7 @@ func (n *Names) add(hash uint64) {
 	*n = (*n)[:min(len(*n), maxNames)]
 }
 
-// Merge adds all names of o.
+// Merge adds all names that were added to o.
 func (n *Names) Merge(o Names) {
 	for _, hash := range o {
 		n.add(hash)

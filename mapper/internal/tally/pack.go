@@ -18,7 +18,7 @@ const plainBytes = 512 << 10
 // packed is the first byte of a compressed text. No JSON text starts with it.
 const packed = 0
 
-// Pack returns a JSON text in its stored form: compressed if it is large.
+// Pack returns a JSON text in the form in which it is stored: compressed if it is large.
 func Pack(text []byte) []byte {
 	if len(text) <= plainBytes {
 		return text
@@ -26,7 +26,7 @@ func Pack(text []byte) []byte {
 	return Compress(text)
 }
 
-// Compress returns a compressed JSON text for [Unpack].
+// Compress returns a compressed JSON text, which [Unpack] can read.
 func Compress(text []byte) []byte {
 	b := bytes.NewBuffer([]byte{packed})
 	w, _ := flate.NewWriter(b, flate.DefaultCompression) // the level is valid
@@ -35,7 +35,7 @@ func Compress(text []byte) []byte {
 	return b.Bytes()
 }
 
-// Unpack returns the text from its stored form, as Pack or Compress has returned it.
+// Unpack returns a JSON text from its stored form, which Pack or Compress has returned.
 func Unpack(stored []byte) ([]byte, error) {
 	if len(stored) == 0 || stored[0] != packed {
 		return stored, nil
@@ -47,16 +47,16 @@ func Unpack(stored []byte) ([]byte, error) {
 	return text, nil
 }
 
-// A Grouped is a map by names of counters. In its JSON, names with the same end are next to each
-// other, such as "cents/AT" and "min(cents/AT)", because that compresses well.
+// A Grouped is a map whose keys are names of counters. Its JSON has names with the same end next to
+// each other, such as "cents/AT" and "min(cents/AT)", because this compresses well.
 type Grouped[V any] map[string]V
 
-// few is the largest number of counters for which the JSON is sorted by name. Earlier versions can
-// read only this form.
+// few is the largest number of counters for which the JSON is sorted by name. Older builds can read
+// only this form.
 const few = 10_000
 
-// MarshalJSON returns the map as a JSON object. Up to few names are sorted as usual, and more names
-// by their ends.
+// MarshalJSON returns the map as a JSON object. Its names are sorted as usual if there are at most
+// few, and otherwise by their ends.
 func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 	if len(g) <= few {
 		return json.Marshal(map[string]V(g))

@@ -39,8 +39,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestGrouped checks that the JSON of a large map can be read back, and has related names next to
-// each other.
+// TestGrouped checks that the JSON of a large map has related names next to each other, and is
+// decoded as the same map.
 func TestGrouped(t *testing.T) {
 	all := make(Grouped[int])
 	for i := range few + 2 {
@@ -66,8 +66,7 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestStored checks that counters are the same after they were stored and read back: a few, many,
-// and too many.
+// TestStored checks that encoding and decoding does not change counters: a few, many, and too many.
 func TestStored(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -103,7 +102,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestEncode checks the counters in a page's record. If there are too many, it has none.
+// TestEncode checks how counters are encoded for a page's record. If there are too many, there must
+// be an error.
 func TestEncode(t *testing.T) {
 	var c Counters
 	if text, err := c.Encode(); text != nil || err != nil || !c.Empty() {

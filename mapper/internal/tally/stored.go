@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// storedCounters is the JSON form of a [Counters] to which another process will add more.
+// storedCounters is the JSON form of a [Counters] in a draft, to which another task adds more.
 type storedCounters struct {
 	Sums Grouped[Sum] `json:"sums,omitempty"`
 	Over bool         `json:"over,omitempty"`
@@ -40,15 +40,16 @@ func (t *Counters) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalText returns the sum in its stored form.
+// MarshalText encodes the sum for JSON, in base64.
 func (a Sum) MarshalText() ([]byte, error) {
 	return base64.RawStdEncoding.AppendEncode(nil, a.Bytes()), nil
 }
 
-// A decimal is a Sum that is stored as a decimal number if it fits into an int64.
+// A decimal is a Sum whose text is a decimal number if it fits into an int64.
 type decimal Sum
 
-// MarshalText returns the sum in its stored form.
+// MarshalText encodes the sum for JSON: as a decimal number if it fits into an int64, and otherwise
+// in base64.
 func (d decimal) MarshalText() ([]byte, error) {
 	if d.hi == int64(d.lo)>>63 {
 		return strconv.AppendInt(nil, int64(d.lo), 10), nil
@@ -56,7 +57,7 @@ func (d decimal) MarshalText() ([]byte, error) {
 	return Sum(d).MarshalText()
 }
 
-// UnmarshalText reads a stored sum.
+// UnmarshalText decodes a sum in either of its two forms: a decimal number, or base64.
 func (a *Sum) UnmarshalText(text []byte) error {
 	if len(text) < base64.RawStdEncoding.EncodedLen(16) {
 		n, err := strconv.ParseInt(string(text), 10, 64)

@@ -38,8 +38,8 @@ const (
 	queueName = location + "/queues/mapper"
 )
 
-// A World is a process with a queue and a database, inside a bubble of testing/synctest. The
-// database's kind K has entities with the IDs 1, 2, and so on.
+// A World is a process with a queue and an embedded database, inside a bubble of testing/synctest.
+// The database's kind K has entities with the IDs 1, 2, and so on.
 type World struct {
 	*testing.T
 	Emulator *emulator.Emulator
@@ -48,7 +48,7 @@ type World struct {
 	Queue    *tasks.Queue
 	Jobs     *lifecycle.Jobs
 
-	// Range runs the tasks of ranges. The test must set it.
+	// Range handles a delivery of a range's task. Each test sets it.
 	Range func(context.Context, tasks.Delivery) error
 
 	mu         sync.Mutex
@@ -119,8 +119,8 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change calls change, which may change data that later deliveries use. First it waits until all
-// current deliveries are blocked.
+// Change waits until all current deliveries are blocked, and then calls change. So change may alter
+// data that later deliveries use.
 func (w *World) Change(change func()) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -177,7 +177,7 @@ func (w *World) NewJob(id, mapper string) *record.Job {
 	return j
 }
 
-// Begin starts a job with a record from NewJob.
+// Begin starts a job, whose record comes from NewJob.
 func (w *World) Begin(j *record.Job) {
 	w.Helper()
 	if _, err := w.Jobs.Start(w.Context(), j, nil, record.First{}, nil); err != nil {
@@ -195,7 +195,7 @@ func (w *World) Job(id string) *record.Job {
 	return j
 }
 
-// Records reads the records of a job's ranges. The result maps the IDs of ranges to them.
+// Records reads the records of all ranges of a job, and returns them by the ranges' IDs.
 func (w *World) Records(j *record.Job) map[string]*record.Range {
 	w.Helper()
 	all := make(map[string]*record.Range)
@@ -209,7 +209,7 @@ func (w *World) Records(j *record.Job) map[string]*record.Range {
 	return all
 }
 
-// N returns the N of the entity with an ID, or -1 if the entity does not exist.
+// N returns the field N of the entity with an ID, or -1 if the entity does not exist.
 func (w *World) N(id int64) int64 {
 	w.Helper()
 	var is Thing
@@ -223,14 +223,15 @@ func (w *World) N(id int64) int64 {
 	return is.N
 }
 
-// A Call is one call of a mapper's function with an entity. The function may change the entity's N.
+// A Call is one call of a mapper's function, for the entity with the given ID. The function may
+// change N, which is stored as the entity's new N.
 type Call struct {
 	context.Context
 	*function.Attempt
 	ID, N int64
 }
 
-// Mapper returns a mapper that calls fn for each entity.
+// Mapper returns a mapper with this name that calls fn for each entity.
 func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.Definition {
 	return &function.Definition{Name: name, Mode: mode, Prepare: func(json.RawMessage, bool) (function.Func, error) {
 		return func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,

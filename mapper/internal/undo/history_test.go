@@ -96,11 +96,11 @@ func TestBegun(t *testing.T) {
 					want = w.job.Created.Add(c.begun)
 				}
 				if err != nil || !begun.Equal(want) || u.history.kept != c.kept {
-					t.Errorf("it began %v after its start, kept %v, %v", begun.Sub(start), u.history.kept, err)
+					t.Errorf("first written %v after its start, kept %v, %v", begun.Sub(start), u.history.kept, err)
 				}
 				for after, want := range map[time.Duration]bool{0: true, time.Microsecond: false} {
 					if got, err := u.beforeJob(w.Context(), begun.Add(after)); err != nil || got != want {
-						t.Errorf("%v after its beginning, before the job: %v, %v", after, got, err)
+						t.Errorf("%v after its first write, before the job: %v, %v", after, got, err)
 					}
 				}
 				if n := w.calls(func() {

@@ -1,3 +1,4 @@
-// Package undolog encodes data for undos that is stored in the records of pages. A [Wrote] says
-// which entities a page's commit wrote. A [Left] is an entity that an undo did not restore.
+// Package undolog encodes what undos need to know in the records of pages. A page is a group of
+// entities that were committed together. A [Wrote] says which entities the commit wrote. A [Left]
+// is an entity that an undo did not restore.
 package undolog

@@ -15,30 +15,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Wrote says which entities the commit of a page wrote. An undo of the job reads it from the
-// page's record.
+// A Wrote says which entities the commit of a page wrote. It is stored in the page's record, from
+// which an undo of the job reads it.
 //
 // For the page's own entities it has only hashes of keys, because the undo finds these entities by
-// the job's query. All entities that the commit changed have the same version as the record with
-// this Wrote. If the commit wrote an entity without a change, the entity keeps its old version.
+// the job's query. The entities that the commit changed have the same version in the database as
+// this record. If the commit wrote an entity without changing it, the entity keeps its old version.
 type Wrote struct {
-	Own     Keys      // the page's own entities that were written
-	Written int64     // number of entities in Own
-	Gone    Keys      // entities in Own that were deleted
-	Fresh   Keys      // entities in Own that other clients may have changed after Settled
+	Own     Keys  // the page's own entities that were written
+	Written int64 // number of entities in Own
+	Gone    Keys  // entities in Own that were deleted
+	// Fresh are the entities in Own that other clients may have changed shortly before the commit,
+	// after Settled.
+	Fresh   Keys
 	Settled time.Time // two minutes before the commit, by the clock of its process
 
 	Others []*datastore.Key // other entities that the function put or deleted
-	Lost   int64            // number of other entities that do not fit in Others
+	Lost   int64            // number of other entities that were left out, because Others was too large
 }
 
-// Keys is a set of keys of a page's entities: all of them, or those with the given hashes.
+// Keys is a set of entities of a page: either all of them, or the ones whose keys have the given
+// hashes.
 type Keys struct {
 	All    bool   `json:"all,omitempty"`
 	Hashes []byte `json:"hashes,omitempty"`
 }
 
-// KeysOf returns the set of some keys of a page. all says that these are all keys of the page.
+// KeysOf returns the set of the entities with these keys. The argument all says that the page has
+// no other entities.
 func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	if all && len(keys) > 0 {
 		return Keys{All: true}
@@ -49,7 +53,8 @@ func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	return k
 }
 
-// Has reports whether the set contains a key. The key must be of an entity of the page.
+// Has reports whether the set contains the entity with a key. It must be an entity of the page,
+// because the short hashes are unique only within a page.
 func (k Keys) Has(key *datastore.Key) bool {
 	if k.All {
 		return true
@@ -63,7 +68,7 @@ func (k Keys) Has(key *datastore.Key) bool {
 	return false
 }
 
-// Any reports whether the set contains a key at all.
+// Any reports whether the set contains at least one entity.
 func (k Keys) Any() bool { return k.All || len(k.Hashes) > 0 }
 
 // A Left is an entity that an undo did not restore, with the reason.
@@ -77,7 +82,7 @@ type Left struct {
 const MaxKeys = 80 << 10
 
 // hashBytes is the size in bytes of the hash that identifies an entity among the entities of its
-// page. For one entity in four billion, the hash is wrong: the entity counts as written, and was
+// page. About one comparison in four billion is wrong: the entity then counts as written, but was
 // not.
 const hashBytes = 4
 
@@ -97,8 +102,8 @@ type storedWrote struct {
 	Lost    int64      `json:"lost,omitempty"`
 }
 
-// Encode returns the stored form of a Wrote. If Others does not fit, Encode leaves out some keys
-// and counts them in Lost.
+// Encode returns the stored form of a Wrote. If it would be larger than MaxKeys, Encode leaves out
+// some keys of Others and counts them in Lost.
 func (w *Wrote) Encode() []byte {
 	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
 	return compressed(&s, func() bool {
@@ -108,8 +113,8 @@ func (w *Wrote) Encode() []byte {
 	})
 }
 
-// Decode returns the Wrote with the given stored form. Records of older builds have no stored form;
-// for them it returns nil.
+// Decode returns the Wrote with the given stored form. It returns nil if stored is empty, because
+// records of older builds have no Wrote.
 func Decode(stored []byte) (*Wrote, error) {
 	if len(stored) == 0 {
 		return nil, nil
@@ -136,8 +141,8 @@ type storedLeaf struct {
 	Why string   `json:"why"`
 }
 
-// EncodeLeft returns the stored form of the entities that a page of an undo did not restore. If
-// they do not fit, it leaves out some and counts them.
+// EncodeLeft returns the stored form of the entities that a page of an undo did not restore. If it
+// would be larger than MaxKeys, EncodeLeft leaves out some entities and counts them.
 func EncodeLeft(all []Left) []byte {
 	var s storedLeft
 	for _, l := range all {
@@ -150,7 +155,7 @@ func EncodeLeft(all []Left) []byte {
 	})
 }
 
-// DecodeLeft returns the entities with the given stored form, and the number of entities that
+// DecodeLeft returns the entities from their stored form. The number lost counts the entities that
 // EncodeLeft has left out.
 func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	var s storedLeft
@@ -170,8 +175,8 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 }
 
 // compressed returns v, which contains a list, as compressed JSON of at most MaxKeys bytes. While
-// the JSON is larger, it calls halve to drop half of the list. If the list is already empty, halve
-// returns false.
+// the JSON is larger, it calls halve to drop half of the list. If halve returns false because the
+// list is empty, the result may be larger.
 func compressed(v any, halve func() bool) []byte {
 	for {
 		text, err := json.Marshal(v)
@@ -197,7 +202,8 @@ func decode(stored []byte, v any) error {
 }
 
 // path returns a key as a list of texts: its namespace, then the kind and the name or ID of each
-// element, from the root on. A name has the prefix "n", and an ID the prefix "i".
+// element, from the root to the last one. A name has the prefix "n", and an ID the prefix "i". For
+// example: "", "Order", "i5", "Item", "nbook".
 func path(key *datastore.Key) []string {
 	if key == nil {
 		return nil
@@ -224,7 +230,7 @@ func paths(keys []*datastore.Key) (all [][]string) {
 
 var errPath = errors.New("a stored key can't be read")
 
-// keyOf returns the key that path has encoded.
+// keyOf returns the key of a path, which the function path has made.
 func keyOf(path []string) (key *datastore.Key, err error) {
 	if len(path) < 3 || len(path)%2 == 0 {
 		return nil, errPath

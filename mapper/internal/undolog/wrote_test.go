@@ -63,7 +63,7 @@ func long(n int) (all []*datastore.Key) {
 	return all
 }
 
-// TestNoRoom checks that keys which do not fit are counted, and that all others are kept.
+// TestNoRoom checks that keys which do not fit are counted as lost, and that the others are kept.
 func TestNoRoom(t *testing.T) {
 	all := long(2000)
 	w := &Wrote{Others: all, Lost: 1}

@@ -15,25 +15,25 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Condition is the condition under which a mutation takes effect: the version that the entity
-// must still have. It may also hold the entity to write, which replaces the Go client's.
+// A Condition says when a mutation takes effect: only if the entity still has a certain version. It
+// may also hold the entity to write, which is then sent in place of the Go client's.
 type Condition struct {
 	Version int64      // the version that the entity must have; 0: the version does not matter
 	Writes  *pb.Entity // the entity to write, byte for byte; nil: the client sends its own
-	Free    bool       // whether there is no condition: the entity may also be missing
+	Free    bool       // whether there is no condition, so that the entity may also be missing
 
-	Mask *pb.PropertyMask // the properties that are written; nil: as the client says
+	Mask *pb.PropertyMask // the properties to write; nil: the mask of the client's own mutation
 }
 
-// Unsent returns a value to give to the Go client if a Condition holds the entity to write. The
-// interceptor replaces it in the request. Every database would refuse this value, so if it were
-// sent by mistake, nothing would be written.
+// Unsent returns a placeholder to give to the Go client if a [Condition] holds the entity to write.
+// The interceptor of the client's connection replaces it in the request. If it were sent by
+// mistake, every database would refuse it, because its property has a reserved name.
 func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// on returns a copy of a mutation with the condition. The client keeps the original, and may send
-// it in a later commit with another condition.
+// on returns a copy of the mutation m with the condition added. The original stays unchanged,
+// because the client may send it in a later commit with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
 		Operation: m.Operation, PropertyMask: cmp.Or(c.Mask, m.PropertyMask), PropertyTransforms: m.PropertyTransforms,
@@ -58,19 +58,19 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 
 // A Mutation is one mutation of a commit, with an optional condition.
 type Mutation struct {
-	*datastore.Mutation // the client's mutation; nil: Deletes is set
-	// Deletes is the key of an entity to delete. The client does not get such deletions, because of
-	// two keys with the same text it would delete only one.
+	*datastore.Mutation // the client's mutation; nil if Deletes is set
+	// Deletes is the key of an entity to delete. Such deletions are not given to the client. It
+	// identifies keys by their texts, so of two keys with the same text it would delete only one.
 	Deletes *datastore.Key
 	Condition
 }
 
-// errConditions says that the client's request has other mutations than the caller has given to the
-// client.
+// errConditions says that the client's request does not have the mutations that the caller has
+// given to the client.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns the mutations that the caller must give to the Go client. It leaves out deletions,
-// which are later added to the request.
+// Put returns the part of the mutations that the caller must give to the Go client: all except
+// deletions. The interceptor adds the deletions to the client's request.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
@@ -82,23 +82,24 @@ func Put(all []Mutation) []*datastore.Mutation {
 }
 
 // Commit commits all of the mutations, or none if one of their conditions does not hold. It returns
-// the new versions of the entities. After an error the commit may still have taken effect, if the
-// answer was lost.
+// the new versions of the entities. After an error, the commit may still have taken effect, because
+// only its answer may be lost.
 //
-// The client's connection must have the interceptor. If it has returned versions before, it has.
-// Without the interceptor, the client would commit the mutations without their conditions.
+// The client's connection must have this package's interceptor, as every connection has that has
+// returned versions. Otherwise the client would commit the mutations without their conditions.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Send sets the mutations that the transaction's next commit sends. The caller must give [Put] of
-// them to the Go client. In the request they are replaced by the mutations with conditions.
+// Send sets the mutations that the next commit of a transaction sends. The caller must give the
+// result of [Put] for them to the Go client. In the request, the interceptor replaces these by the
+// mutations with conditions.
 func (v *Versions) Send(all []Mutation) { v.sends, v.sent = all, false }
 
-// Request puts the mutations with their conditions into the request of a commit, in place of the Go
-// client's.
+// Request replaces the mutations in the request of a commit by the ones that the caller has set,
+// which have conditions. The interceptor calls it before it sends a request.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || v.sends == nil {
@@ -134,9 +135,9 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused replaces the code of a failed commit by ABORTED if a condition has failed. The database
-// has other codes if an entity with a condition exists or is missing. The client then handles all
-// failed conditions as conflicts.
+// Refused returns the error ABORTED for a commit that failed because a condition did not hold. The
+// database returns other codes, such as NOT_FOUND, if the entity of a condition is missing or
+// exists. With ABORTED, the client handles all failed conditions as conflicts.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

@@ -12,15 +12,17 @@ import (
 )
 
 // TestCommit commits mutations of the entities 1 and 2, which hold the numbers 10 and 20. Entity 1
-// was written once more after its first version was read.
+// was written twice, so it also has an older version, for conditions that fail.
 func TestCommit(t *testing.T) {
 	upsert := func(k, n int64) *datastore.Mutation { return datastore.NewUpsert(key(k), &item{n}) }
 	unsent := func(k int64) *datastore.Mutation { return datastore.NewUpdate(key(k), Unsent()) }
 	for _, c := range []struct {
-		name      string
-		mutations func(old, now1, now2 int64) []Mutation // by the versions: of entity 1 before, of both now
+		name string
+		// mutations returns the mutations to commit. Its arguments are versions: the older and the
+		// current one of entity 1, and the current one of entity 2.
+		mutations func(old, now1, now2 int64) []Mutation
 		code      codes.Code
-		want      [3]int64 // the entities 1 to 3 after the commit; -1: there is none
+		want      [3]int64 // the numbers in entities 1 to 3 after the commit; -1: no such entity
 	}{
 		{
 			name: "without a condition",
@@ -106,8 +108,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestByteForByte checks that an entity is written byte for byte. It has a meaning, a field of the
-// protocol that the Go client would not send.
+// TestByteForByte checks that an entity is written byte for byte. The entity has a meaning, a field
+// that the Go client would not send.
 func TestByteForByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -167,7 +169,7 @@ func TestDeletionsApart(t *testing.T) {
 }
 
 // TestSend commits a transaction that inserts entity 1, which exists already. The error counts as a
-// conflict only if another mutation has a version as condition.
+// conflict only if another mutation of the transaction has a version as its condition.
 func TestSend(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -206,8 +208,8 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestRequest checks that only the request for which the conditions were made is changed. If the Go
-// client retries a request, it must stay the same.
+// TestRequest checks that only the request of the caller's own commit is changed, and only once. If
+// the Go client retries the request, it must be sent unchanged.
 func TestRequest(t *testing.T) {
 	given := func(n int) *pb.CommitRequest {
 		r := new(pb.CommitRequest)
@@ -228,7 +230,7 @@ func TestRequest(t *testing.T) {
 		if !ok {
 			continue
 		}
-		for range 2 { // the second is a retry
+		for range 2 { // the second one is a retry
 			if len(r.Mutations) != 2 || r.Mutations[0].GetUpsert().Properties["N"].GetIntegerValue() != 5 ||
 				r.Mutations[0].GetBaseVersion() != 3 || r.Mutations[0].ConflictResolutionStrategy != pb.Mutation_FAIL ||
 				r.Mutations[1].GetDelete() == nil || r.TransactionSelector != nil {

@@ -12,18 +12,20 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Versions collects the stamps of the results of queries, in order: each entity's version and
-// time of write. After a commit it has the stamps of the commit's mutations instead. Only the
-// goroutine that makes the calls may use it.
+// A Versions collects the stamps of the entities that queries return, in their order. A stamp is
+// the entity's version and the time when it was written. After a commit, it has the stamps of the
+// commit's mutations instead. A Versions may be used by only one goroutine.
 type Versions struct {
 	Of []Stamp
 
-	takes bool  // whether to keep the entities of queries, and to give the client only their keys
+	// takes says whether the Versions keeps the entities of queries, and the client gets only their
+	// keys.
+	takes bool
 	Taken Taken // the entities of lookups that the caller wants to keep
 
-	sends []Mutation // the mutations that the next commit sends; nil: the client's own
+	sends []Mutation // the mutations that the next commit sends; nil: the mutations of the client
 	alone bool       // whether the commit is not part of a transaction
-	sent  bool       // whether a request was replaced already
+	sent  bool       // whether these mutations were already put into a request
 }
 
 // A Stamp is an entity as it was read, with its version and the time when it was last written.
@@ -35,7 +37,7 @@ type Stamp struct {
 	Gone   bool       // whether the entity does not exist
 }
 
-// stampOf returns the stamp of the result r, with the entity e.
+// stampOf returns the stamp of the query result r, with the entity e. The entity may be nil.
 func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	s := Stamp{Version: r.GetVersion(), Entity: e}
 	if t := r.GetUpdateTime(); t.IsValid() {
@@ -44,8 +46,8 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	return s
 }
 
-// Same reports whether the entity is unchanged in the later stamp now. It compares the versions. If
-// the database returns no versions, it compares the contents.
+// Same reports whether the entity is unchanged between the stamp s and the later stamp now. It
+// compares the versions. If the database returns no versions, it compares the contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
 	case s.Gone != now.Gone:
@@ -58,23 +60,24 @@ func (s Stamp) Same(now Stamp) bool {
 	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
 }
 
-// Noting returns a context and a Versions. Calls with this context record the versions of entities
-// in it.
+// Noting returns a context and a new Versions. Calls of the database with this context record the
+// versions of entities in the Versions.
 func Noting(ctx context.Context) (context.Context, *Versions) {
 	v := new(Versions)
 	return intercept.With(ctx, v), v
 }
 
 // Taking does the same as [Noting], but the Versions also keeps the entities that queries return.
-// The client gets only their keys, and so does not spend time on converting properties.
+// The client gets only their keys, which saves the time to convert properties.
 func Taking(ctx context.Context) (context.Context, *Versions) {
 	ctx, v := Noting(ctx)
 	v.takes = true
 	return ctx, v
 }
 
-// Answer records the stamps in an answer of the database, and moves the wanted entities out of it.
-// The interceptor calls it.
+// Answer records the stamps in an answer of the database. If a caller wants the entities
+// themselves, Answer moves them from the answer into the Versions. The interceptor calls it for
+// each answer.
 func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
@@ -96,8 +99,8 @@ func (v *Versions) Answer(resp any) {
 	}
 }
 
-// narrow reduces a commit's answer to the results of the mutations that the Go client was given,
-// because the client expects one result for each.
+// narrow removes the results of deletions that the Go client was not given ([Mutation.Deletes])
+// from a commit's answer. The client expects exactly one result for each of its own mutations.
 func (v *Versions) narrow(resp *pb.CommitResponse) {
 	if len(v.sends) != len(resp.MutationResults) {
 		return
@@ -111,18 +114,18 @@ func (v *Versions) narrow(resp *pb.CommitResponse) {
 	resp.MutationResults = given
 }
 
-// take returns the entity of a result. In the result, it leaves an entity with only the key.
+// take returns the entity of a query result, and removes all of it except the key from the result.
 func take(r *pb.EntityResult) *pb.Entity {
 	e := r.GetEntity()
-	if e.Properties == nil { // so that a stamp's entity always has properties
+	if e.Properties == nil { // a stamp's entity always has a map, so it differs from none
 		e.Properties = make(map[string]*pb.Value)
 	}
 	r.Entity = &pb.Entity{Key: e.Key}
 	return e
 }
 
-// Last returns the new version of the n-th last mutation of the last commit; Last(1) is for the
-// last one. The version 0 means unknown.
+// Last returns the new version of the n-th mutation from the end of the last commit; Last(1) is the
+// last mutation's. It returns 0 if the version is unknown.
 func (v *Versions) Last(n int) int64 {
 	if n < 1 || n > len(v.Of) {
 		return 0
@@ -130,7 +133,7 @@ func (v *Versions) Last(n int) int64 {
 	return v.Of[len(v.Of)-n].Version
 }
 
-// A Taken keeps the entities that lookups find and the caller wants. The client gets only their
+// A Taken keeps the entities that lookups find and that a caller wants. The client gets only their
 // keys. Several goroutines may look up the same entities.
 type Taken struct {
 	mu  sync.Mutex
@@ -138,21 +141,22 @@ type Taken struct {
 }
 
 type taken struct {
-	wanted int  // number of callers that have not taken the entity yet
-	stays  bool // whether the client gets the entity, and only the version is kept
-	stamp  Stamp
+	wanted int // number of calls of Want without a call of Take
+	// stays says that the client gets the entity. The Taken keeps only its version.
+	stays bool
+	stamp Stamp
 }
 
-// TakenBy returns a context and a Taken. The Taken keeps the entities that lookups with this
-// context find, if [Taken.Want] has named them.
+// TakenBy returns a context and a new Taken. Lookups with this context put the entities that they
+// find into the Taken, if [Taken.Want] was called for their keys.
 func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	t := new(Taken)
 	return intercept.With(ctx, t), t
 }
 
 // Want makes the Taken keep the entities with these keys that the next lookups find. The Go client
-// then gets only their keys. For the first stay keys, the client gets the entities, and the Taken
-// keeps only their versions. Call [Taken.Take] after the lookup.
+// then gets only their keys. The first entities, as many as stay says, are an exception: the client
+// gets them, and the Taken keeps only their versions. Call [Taken.Take] after the lookup.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +173,7 @@ func (t *Taken) Want(keys []*datastore.Key, stay int) {
 }
 
 // Take returns the stamps of the entities with these keys, in the same order. Call it once for each
-// call of [Taken.Want] with these keys: the last call removes the stamps from the Taken.
+// call of [Taken.Want] with these keys. The last call removes the stamps from the Taken.
 func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,13 +192,14 @@ func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	return stamps
 }
 
-// Request does nothing. The interceptor's interface needs it.
+// Request does nothing. It is here because the interceptor calls Request, Answer and Refused.
 func (t *Taken) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
 func (t *Taken) Refused(err error) error { return err }
 
-// Answer moves the wanted entities out of an answer of the database. The interceptor calls it.
+// Answer moves the wanted entities out of the answer of a lookup. The interceptor calls it for each
+// answer.
 func (t *Taken) Answer(resp any) {
 	lookup, _ := resp.(*pb.LookupResponse)
 	t.mu.Lock()
@@ -212,26 +217,28 @@ func (t *Taken) Answer(resp any) {
 	}
 }
 
-// A Results collects the entities that queries and lookups return, as protocol messages.
+// A Results collects the entities that queries and lookups return, as messages of the Datastore
+// API.
 type Results struct {
 	mu  sync.Mutex
 	all map[string]*pb.EntityResult // the results, by key
 }
 
-// Reading returns a context and a Results. Queries and lookups with this context record their
-// results in it.
+// Reading returns a context and a new Results. Queries and lookups with this context record the
+// entities that they return in the Results.
 func Reading(ctx context.Context) (context.Context, *Results) {
 	r := &Results{all: make(map[string]*pb.EntityResult)}
 	return intercept.With(ctx, r), r
 }
 
-// Request does nothing. The interceptor's interface needs it.
+// Request does nothing. It is here because the interceptor calls Request, Answer and Refused.
 func (r *Results) Request(any) error { return nil }
 
 // Refused returns the error unchanged.
 func (r *Results) Refused(err error) error { return err }
 
-// Answer records the entities in an answer of the database. The interceptor calls it.
+// Answer records the entities in an answer of the database. The interceptor calls it for each
+// answer.
 func (r *Results) Answer(resp any) {
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {
@@ -247,7 +254,7 @@ func (r *Results) Answer(resp any) {
 	}
 }
 
-// Of returns the result that was read for a key, or nil if none was.
+// Of returns the entity with this key as it was read, or nil if it was not read.
 func (r *Results) Of(key *datastore.Key) *pb.EntityResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,8 +37,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestNoting checks that the versions of a query's results, and of a commit, are recorded. The
-// client must still get the entities, unless Taking keeps them.
+// TestNoting checks that the versions of a query's results and of a commit are recorded. The client
+// must still get the entities, except if they were read with [Taking].
 func TestNoting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -92,7 +92,7 @@ func TestReading(t *testing.T) {
 			read.Of(name).GetEntity().Properties["N"].GetIntegerValue() != 11 {
 			t.Errorf("%+v, %v, %v", all, err, read.Of(name))
 		}
-		if _, err := db.Put(ctx, key(1), &item{12}); err != nil { // without Reading nothing is noted
+		if _, err := db.Put(ctx, key(1), &item{12}); err != nil { // without Reading, nothing is recorded
 			t.Error(err)
 		}
 	})
@@ -120,8 +120,8 @@ func TestTaken(t *testing.T) {
 		name   string
 		wanted []*datastore.Key
 		stay   int
-		taken  []string // of all
-		client []int64  // the client's values
+		taken  []string // the stamps of all entities that Take returns
+		client []int64  // the numbers that the client has got
 	}{
 		{"nothing is wanted", nil, 0, []string{"nothing", "nothing", "nothing"}, []int64{10, 20, 0}},
 		{"all", all, 0, []string{"10", "20", "gone"}, []int64{0, 0, 0}},
@@ -153,8 +153,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestTakenTwice checks that two goroutines get the same entity if both want it, whichever lookup
-// is first.
+// TestTakenTwice checks that two goroutines get the same entity if both want it, no matter which of
+// them looks it up first.
 func TestTakenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -192,12 +192,12 @@ func TestAnswers(t *testing.T) {
 	for _, c := range []struct {
 		sends    []Mutation
 		versions []int64
-		client   []int64 // what it gets
+		client   []int64 // the versions that the client gets
 	}{
 		{three, []int64{7, 8, 9}, []int64{7, 9}},
 		{nil, []int64{7, 8}, []int64{7, 8}},
-		{three, []int64{7, 8}, []int64{7, 8}},               // of another commit
-		{three, []int64{7, 8, 9, 10}, []int64{7, 8, 9, 10}}, // of another commit
+		{three, []int64{7, 8}, []int64{7, 8}},               // the answer of another commit: it has two results
+		{three, []int64{7, 8, 9, 10}, []int64{7, 8, 9, 10}}, // the answer of another commit: it has four results
 	} {
 		v := &Versions{sends: c.sends, Of: []Stamp{{Version: 1}}}
 		resp := committed(c.versions...)

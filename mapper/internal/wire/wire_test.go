@@ -47,7 +47,7 @@ func newDatabase(t *testing.T) *database {
 	return db
 }
 
-// An item is the struct of these tests' entities.
+// An item is an entity in these tests.
 type item struct{ N int64 }
 
 func key(n int64) *datastore.Key { return datastore.IDKey("K", n, nil) }
@@ -62,7 +62,7 @@ func (db *database) put(t *testing.T, k *datastore.Key, n int64) int64 {
 	return v.Last(1)
 }
 
-// stored returns the number that an entity holds, or -1 if there is no such entity.
+// stored returns the number in the entity with a key, or -1 if there is no such entity.
 func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	t.Helper()
 	ctx, read := Reading(t.Context())
@@ -74,14 +74,14 @@ func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	return e.Properties["N"].GetIntegerValue()
 }
 
-// sends returns an entity that holds the number n, as a protocol message.
+// sends returns the entity with the ID k and the number n, as a message of the Datastore API.
 func sends(k int64, n int64) *pb.Entity {
 	return &pb.Entity{
 		Key: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "test"},
 			Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: k}}}},
 		Properties: map[string]*pb.Value{
 			"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}},
-			// The client would not send this:
+			// The Go client would not send this meaning:
 			"T": {ValueType: &pb.Value_StringValue{StringValue: "text"}, Meaning: 15, ExcludeFromIndexes: true},
 		},
 	}
