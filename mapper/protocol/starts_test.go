@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -241,7 +242,7 @@ func TestStartCuts(t *testing.T) {
 func TestStartWithoutLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"},
+		f := faults.New(1, faults.Rule{Kind: faults.LoseCall, Methods: []string{"Lookup"},
 			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
@@ -296,8 +297,8 @@ func TestBadStartCallsNothing(t *testing.T) {
 func TestWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
+		f := faults.New(1,
+			faults.Rule{Kind: faults.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
 				"BeginTransaction", "Commit"}, Code: codes.Unavailable})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
@@ -359,7 +360,7 @@ func TestWithoutAnswers(t *testing.T) {
 func TestStartWithoutCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"},
+		f := faults.New(1, faults.Rule{Kind: faults.LoseCall, Methods: []string{"Commit"},
 			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)

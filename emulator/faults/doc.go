@@ -1,0 +1,2 @@
+// Package faults makes the calls and deliveries of an emulator go wrong, by rules and by a seed.
+package faults
