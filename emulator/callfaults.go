@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
 
-// callFaults causes the faults of calls.
+// callFaults makes the calls of both services go wrong, as its source decides.
 type callFaults struct {
 	source inject.Source
 

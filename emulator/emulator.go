@@ -104,8 +104,8 @@ type Options struct {
 	// that for up to 72 hours, and so does the emulator by default.
 	ReuseQueueNames bool
 
-	// Faults make calls and deliveries fail, by rules. Each emulator needs Faults of its own.
-	// Defaults to none.
+	// Faults make calls and deliveries fail, by rules. [faults.New] makes them, and each emulator
+	// needs its own. Defaults to none.
 	Faults *faults.Faults
 
 	// Interceptor is called for each call of both services, except calls that Faults lose or

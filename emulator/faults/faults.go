@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
 
-// A Kind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls
-// of Datastore and Cloud Tasks. All others happen to deliveries of tasks.
+// A Kind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls of
+// Datastore and Cloud Tasks. All others happen to deliveries of tasks.
 type Kind int
 
 const (
@@ -33,7 +33,7 @@ const (
 	// commit may have taken effect, or a task may exist.
 	LoseAnswer
 
-	// SlowCall delays a call by Fault.Latency: one half before the effect, the other half after it.
+	// SlowCall delays a call by Rule.Latency: one half before the effect, the other half after it.
 	// If the caller's deadline passes in the first half, the call has no effect. If it passes in
 	// the second half, the effect stays.
 	SlowCall
@@ -43,17 +43,17 @@ const (
 	// The Go client's RunInTransaction tries three times by default.
 	AbortCommit
 
-	// DeliverTwice delivers a task a second time, Fault.Latency after its delivery has ended. The
+	// DeliverTwice delivers a task a second time, Rule.Latency after its delivery has ended. The
 	// second delivery has the same headers. Its answer has no effect. In production this is rare,
 	// but Cloud Tasks promises only at-least-once delivery.
 	DeliverTwice
 
-	// DeliverTogether delivers a task a second time, Fault.Latency after the start of its delivery.
+	// DeliverTogether delivers a task a second time, Rule.Latency after the start of its delivery.
 	// So both deliveries may run at once. In production this also happens if a handler still runs
 	// after its deadline, and Cloud Tasks retries the task.
 	DeliverTogether
 
-	// DeliverLate delays a due task by Fault.Latency, so that other tasks overtake it. In
+	// DeliverLate delays a due task by Rule.Latency, so that other tasks overtake it. In
 	// production schedule_time is only the earliest time of a delivery.
 	DeliverLate
 
@@ -61,7 +61,7 @@ const (
 	// Tasks does not guarantee an order.
 	DeliverShuffled
 
-	// CrashReceiver ends the request of a delivery Fault.Latency after its start, or by default
+	// CrashReceiver ends the request of a delivery Rule.Latency after its start, or by default
 	// after a random time of up to a second. It cancels the context of the handler's request. The
 	// answer is lost, even if the handler has already given it. In production this happens if the
 	// instance that handles the request is killed. Here the handler continues, unless it watches
@@ -73,7 +73,7 @@ const (
 	LoseReply
 )
 
-var faultNames = map[Kind]string{
+var kindNames = map[Kind]string{
 	LoseCall: "LoseCall", LoseAnswer: "LoseAnswer", SlowCall: "SlowCall", AbortCommit: "AbortCommit",
 	DeliverTwice: "DeliverTwice", DeliverTogether: "DeliverTogether", DeliverLate: "DeliverLate",
 	DeliverShuffled: "DeliverShuffled", CrashReceiver: "CrashReceiver", LoseReply: "LoseReply",
@@ -81,7 +81,7 @@ var faultNames = map[Kind]string{
 
 // String returns the name of the kind's constant.
 func (k Kind) String() string {
-	if name := faultNames[k]; name != "" {
+	if name := kindNames[k]; name != "" {
 		return name
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
@@ -103,9 +103,9 @@ var methods = func() map[string]bool {
 func (k Kind) ofCalls() bool { return k <= AbortCommit }
 
 // A Rule says what goes wrong, how often, and when. The rules apply to each call or delivery one
-// after the other, so several faults may happen to it. After a rule that prevents a call's
-// effect, the remaining rules do not apply to this call. Each kind of fault happens to a delivery
-// at most once. Of CrashReceiver and LoseReply, only one does.
+// after the other, so several faults may happen to it. After a rule that prevents a call's effect,
+// the remaining rules do not apply to this call. Each kind of fault happens to a delivery at most
+// once. Of CrashReceiver and LoseReply, only one does.
 type Rule struct {
 	Kind Kind
 
@@ -127,8 +127,8 @@ type Rule struct {
 	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is the fault's duration, or when it happens: see the constants of [Kind]. Each
-	// fault draws its own value. SlowCall and DeliverLate require a Latency. For CrashReceiver it
+	// Latency is the fault's duration, or when it happens: see the constants of [Kind]. Each fault
+	// draws its own value. SlowCall and DeliverLate require a Latency. For CrashReceiver it
 	// defaults to a random duration of up to a second, and for other kinds to 0.
 	Latency Latency
 }
@@ -150,7 +150,7 @@ func (r Rule) withDefaults() Rule {
 }
 
 func (r Rule) validate() error {
-	if faultNames[r.Kind] == "" {
+	if kindNames[r.Kind] == "" {
 		return fmt.Errorf("Rule.Kind is not one of the constants: %v", r.Kind)
 	}
 	refuse := func(format string, args ...any) error {
@@ -180,8 +180,8 @@ func (r Rule) validate() error {
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] fail, by rules and by a seed. They are safe
-// for concurrent use.
+// Faults make calls and deliveries of one emulator fail, by rules and by a seed. They are safe for
+// concurrent use.
 //
 // Each rule has its own sequence of random numbers. It draws one number for each call or delivery
 // to which it applies. So the same seed and the same order of calls give the same faults. In a
@@ -204,15 +204,15 @@ type activeRule struct {
 	happened int
 }
 
-// New returns faults for [Options].Faults. They happen from the start; [Faults.Pause] stops
-// them. If a rule is invalid, [Start] returns an error.
+// New returns faults for emulator.Options. They happen from the emulator's start; [Faults.Pause]
+// stops them. If a rule is invalid, emulator.Start returns an error.
 func New(seed uint64, rules ...Rule) *Faults {
 	f := &Faults{seed: seed}
 	f.invalid = f.add(rules)
 	return f
 }
 
-// Add adds rules after the existing ones. It returns an error, and adds none, if one is invalid.
+// Add adds rules after the existing ones. If one is invalid, Add returns an error and adds none.
 func (f *Faults) Add(rules ...Rule) error {
 	if err := f.add(rules); err != nil {
 		return fmt.Errorf("faults: %w", err)
@@ -220,6 +220,7 @@ func (f *Faults) Add(rules ...Rule) error {
 	return nil
 }
 
+// add does the work of Add.
 func (f *Faults) add(rules []Rule) error {
 	for _, r := range rules {
 		if err := r.validate(); err != nil {
@@ -261,7 +262,8 @@ func (f *Faults) Counts() map[Kind]int {
 	return counts
 }
 
-// A source is the [inject.Source] of an emulator.
+// A source is what the emulator sees of its faults. Its methods are in deliveries.go, in calls.go
+// and here.
 type source struct{ *Faults }
 
 func init() { inject.Of = func(f any) inject.Source { return source{f.(*Faults)} } }
