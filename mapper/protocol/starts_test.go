@@ -28,6 +28,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // TestConcurrentStarts makes five concurrent starts of one job, while answers get lost. They must
@@ -317,7 +318,7 @@ func TestWithoutAnswers(t *testing.T) {
 				return err
 			},
 			"Splits": func(ctx context.Context) error {
-				_, err := mapper.Splits(ctx, w.client, q, 8, nil)
+				_, err := split.Query(ctx, w.client, q, 8, nil)
 				return err
 			},
 			"Jobs": func(ctx context.Context) error {
