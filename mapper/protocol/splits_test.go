@@ -245,7 +245,7 @@ func TestSplitsRefused(t *testing.T) {
 	})
 }
 
-// wantCompared calls CompareSplits, checks the result against Splits, and returns it.
+// wantCompared calls split.Compare, checks the result against split.Query, and returns it.
 func (w *world) wantCompared(q mapper.Query, n, entities int) *split.Comparison {
 	w.Helper()
 	c, err := split.Compare(w.Context(), w.client, q, n)
@@ -285,7 +285,7 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *split.Comparison 
 	}
 	for i, s := range splits {
 		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
-			w.Fatalf("%v, and Splits has %d parts; part %d has %d entities", each, len(splits), i,
+			w.Fatalf("%v, and split.Query has %d parts; part %d has %d entities", each, len(splits), i,
 				s.Entities)
 		}
 	}
@@ -387,12 +387,12 @@ func TestLexicographic(t *testing.T) {
 		if lexicographic.Ratio < 3 || scatter.Ratio < 1.5*oversampled.Ratio || oversampled.Ratio > 1.5 ||
 			ours.Ratio > oversampled.Ratio+0.2 {
 			t.Errorf("the largest is %.2f times the mean lexicographically, %.2f by scatter, %.2f oversampled, %.2f "+
-				"by Splits", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
+				"by split.Query", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
 		}
 	})
 }
 
-// TestCompareRefused checks that CompareSplits refuses impossible arguments.
+// TestCompareRefused checks that split.Compare refuses impossible arguments.
 func TestCompareRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

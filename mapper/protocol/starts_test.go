@@ -317,7 +317,7 @@ func TestWithoutAnswers(t *testing.T) {
 				_, err := addCredit.Plan(ctx, w.engine, q, nil)
 				return err
 			},
-			"Splits": func(ctx context.Context) error {
+			"split.Query": func(ctx context.Context) error {
 				_, err := split.Query(ctx, w.client, q, 8, nil)
 				return err
 			},

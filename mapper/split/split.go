@@ -1,5 +1,3 @@
-// Package split cuts a query into parts of about the same size, for programs that read them in
-// parallel.
 package split
 
 import (
@@ -20,17 +18,17 @@ import (
 // A Part is a part of a query: see [Query].
 type Part struct {
 	// Query selects the part. It is the whole query, with Start and End set, or with bounds on its
-	// ShardBy property. Run a job over it, or read it with mapper.Query.DatastoreQuery.
+	// ShardBy property. Run a job over it, or read it with [mapper.Query.DatastoreQuery].
 	Query mapper.Query `json:"query"`
 
-	// Entities is the number of entities in the part, if Options.Count is set. Without Count,
-	// or if the database can't count, it is -1.
+	// Entities is the number of entities in the part, if Options.Count is set. Without Count, or if
+	// the database can't count, it is -1.
 	Entities int64 `json:"entities"`
 }
 
 // Options are the settings of [Query]. The zero value has all defaults.
 type Options struct {
-	// Count counts the entities of each split, at a read for 1,000 entities. Defaults to false.
+	// Count counts the entities of each part, at one read for 1,000 entities. Defaults to false.
 	Count bool
 }
 
@@ -131,23 +129,20 @@ func normalize(client *datastore.Client, q mapper.Query, n int) (query.Query, er
 	return normal, nil
 }
 
-// Compare cuts a query over the keys of one kind in one namespace in four ways ([Way]),
-// and says how even the parts are. The number of parts n is in [1, 10000]. It counts all entities
-// in up to 4n counts, at one read for 1,000 entities. If there are fewer than 10,000 entities, or
-// if the database can't count, it reads all keys. If a way finds too few sampled keys, the
-// comparison says little about it, and its Note says so.
+// Compare cuts a query over the keys of one kind in one namespace in four ways ([Way]), and says
+// how even the parts are. The number of parts n is in [1, 10000]. It counts all entities in up to
+// 4n counts, at one read for 1,000 entities. If there are fewer than 10,000 entities, or if the
+// database can't count, it reads all keys. If a way finds too few sampled keys, the comparison says
+// little about it, and its Note says so.
 func Compare(ctx context.Context, client *datastore.Client, q mapper.Query, n int) (*Comparison, error) {
-	fail := func(err error) (*Comparison, error) {
-		return nil, fmt.Errorf("split: compare: %w", err)
-	}
+	fail := func(err error) (*Comparison, error) { return nil, fmt.Errorf("split: compare: %w", err) }
 	normal, err := normalize(client, q, n)
 	switch {
 	case err != nil:
 		return fail(err)
 	case normal.ShardBy != "":
 		return fail(setting.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared",
-			mapper.ErrInvalidArgument,
-			normal.ShardBy))
+			mapper.ErrInvalidArgument, normal.ShardBy))
 	}
 	ways, err := survey.Compare(ctx, source.New(client, nil).Of(ctx, normal), normal, n)
 	if err != nil {
