@@ -10,25 +10,25 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 )
 
 // A latencies says how long calls and dispatches take, in comparison with the times in
 // latency_test.go.
 type latencies struct {
 	name  string
-	scale float64          // a factor of all times
-	vary  emulator.Latency // varies the time of each call and dispatch; its second stands for the usual time
-	slow  bool             // whether one call in a hundred takes ten times as long
-	way   time.Duration    // the time from a dispatch to its arrival in a process, before scaling
-	free  bool             // whether the function takes no time
+	scale float64        // a factor of all times
+	vary  faults.Latency // varies the time of each call and dispatch; its second stands for the usual time
+	slow  bool           // whether one call in a hundred takes ten times as long
+	way   time.Duration  // the time from a dispatch to its arrival in a process, before scaling
+	free  bool           // whether the function takes no time
 }
 
 func (l latencies) id() string { return l.name }
 
 var (
-	none   = emulator.Constant(time.Second)
-	jitter = emulator.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
+	none   = faults.Constant(time.Second)
+	jitter = faults.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
 )
 
 // allLatencies are the latencies that TestShapes can be run with. The latencies "production" are
@@ -38,7 +38,7 @@ var allLatencies = []latencies{
 	{name: "triple", scale: 3, vary: none, way: perDispatch},
 	{name: "dispatch", scale: 1, vary: none, way: time.Second},
 	{name: "jitter", scale: 1, vary: jitter, slow: true, way: perDispatch},
-	{name: "production", scale: 1, vary: emulator.LogNormal{Median: time.Second, P99: 5 * time.Second},
+	{name: "production", scale: 1, vary: faults.LogNormal{Median: time.Second, P99: 5 * time.Second},
 		way: 2 * perDispatch},
 	{name: "free", scale: 1, vary: none, way: perDispatch, free: true},
 }
@@ -83,7 +83,7 @@ func (c *cloud) wait(usual time.Duration) {
 // mean returns the mean time of a call or dispatch whose usual time is the argument.
 func (l latencies) mean(usual time.Duration) time.Duration {
 	factor := l.scale
-	if v, ok := l.vary.(emulator.LogNormal); ok {
+	if v, ok := l.vary.(faults.LogNormal); ok {
 		// 2.3263 is the distance from the median to the 99th percentile, in standard deviations
 		sigma := math.Log(float64(v.P99)/float64(v.Median)) / 2.3263
 		factor *= math.Exp(sigma * sigma / 2)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -33,7 +34,7 @@ const perWrite = 15 * time.Millisecond
 // five times the median.
 type busy struct {
 	servers *semaphore.Weighted
-	vary    emulator.Latency
+	vary    faults.Latency
 
 	mu   sync.Mutex
 	rng  *rand.Rand
@@ -42,7 +43,7 @@ type busy struct {
 
 func newBusy() *busy {
 	return &busy{servers: semaphore.NewWeighted(guestServers), rng: rand.New(rand.NewPCG(1, 2)),
-		vary: emulator.LogNormal{Median: time.Second, P99: 5 * time.Second}}
+		vary: faults.LogNormal{Median: time.Second, P99: 5 * time.Second}}
 }
 
 func (b *busy) network() network {

@@ -3,81 +3,53 @@ package emulator
 import (
 	"context"
 	"path"
-	"slices"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
 
-// A callPlan has the faults that happen to one call.
-type callPlan struct {
-	lost       error // the error with which the call fails without an effect; nil: the call takes effect
-	abort      bool
-	answerLost error // the error that replaces the answer after the call took effect; nil: the answer stays
-	delay      time.Duration
-}
+// callFaults makes the calls of both services go wrong, as its source decides.
+type callFaults struct {
+	source inject.Source
 
-// plan draws the faults of a call, one rule after the other. When a rule prevents the call's
-// effect, plan skips the remaining rules.
-func (f *Faults) plan(method string, req any) callPlan {
-	var p callPlan
-	about := func(r *rule) bool {
-		if !r.Kind.ofCalls() || p.lost != nil || p.abort || len(r.Methods) > 0 && !slices.Contains(r.Methods, method) {
-			return false
-		}
-		switch r.Kind {
-		case AbortCommit:
-			commit, ok := req.(*datastorepb.CommitRequest)
-			return ok && commit.GetTransaction() != nil
-		case LoseAnswer:
-			return p.answerLost == nil
-		}
-		return true
-	}
-	f.each(about, func(r *rule, d time.Duration) {
-		switch r.Kind {
-		case LoseCall:
-			p.lost = status.Errorf(r.Code, "injected: %s was lost before its effect", method)
-		case LoseAnswer:
-			p.answerLost = status.Errorf(r.Code, "injected: the answer to %s was lost after its effect", method)
-		case AbortCommit:
-			p.abort = true
-		}
-		p.delay += d
-	})
-	return p
+	mu sync.Mutex
+	// transactions that AbortCommit has rolled back, until the client rolls them back
+	aborted map[transactionKey]bool
 }
 
 // intercept is a grpc.UnaryServerInterceptor that causes the faults of a call.
-func (f *Faults) intercept(
+func (f *callFaults) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
-	p := f.plan(path.Base(info.FullMethod), req)
-	if err := wait(ctx, p.delay/2); err != nil {
+	c := f.source.Call(path.Base(info.FullMethod), req)
+	if err := wait(ctx, c.Delay/2); err != nil {
 		return nil, err
 	}
-	if p.lost != nil {
-		return nil, p.lost
+	if c.Lost != nil {
+		return nil, c.Lost
 	}
 	var resp any
 	var err error
 	rollback, isRollback := req.(*datastorepb.RollbackRequest)
 	switch {
-	case p.abort:
+	case c.Abort:
 		err = f.abort(ctx, req.(*datastorepb.CommitRequest), info)
 	case isRollback && f.wasAborted(rollback):
 		resp = new(datastorepb.RollbackResponse)
 	default:
 		resp, err = handler(ctx, req)
 	}
-	if err := wait(ctx, p.delay-p.delay/2); err != nil {
+	if err := wait(ctx, c.Delay-c.Delay/2); err != nil {
 		return nil, err
 	}
-	if p.answerLost != nil {
-		return nil, p.answerLost
+	if c.AnswerLost != nil {
+		return nil, c.AnswerLost
 	}
 	return resp, err
 }
@@ -86,7 +58,7 @@ func (f *Faults) intercept(
 // ABORTED, the Go client sends a rollback of its own, and retries only if this succeeds. The
 // transaction is no longer open then, so a real rollback would fail. Because of wasAborted,
 // intercept answers it with success instead.
-func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
+func (f *callFaults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
 		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId,
 			Transaction: req.GetTransaction()}
@@ -102,7 +74,7 @@ func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info
 
 // wasAborted reports whether a rollback is the first one of a transaction that abort has rolled
 // back.
-func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
+func (f *callFaults) wasAborted(req *datastorepb.RollbackRequest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.aborted[transactionOf(req)]

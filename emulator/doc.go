@@ -12,10 +12,9 @@
 //
 // # Faults
 //
-// [Faults] make calls and deliveries go wrong, by rules and by a seed. Answers are lost, services
-// are down, and tasks are delivered twice. Without faults, a task is delivered until one delivery
-// succeeds, and never after that. Cloud Tasks promises only at-least-once delivery, so test with
-// [DeliverTwice].
+// Package faults makes calls and deliveries go wrong, by rules and by a seed: see
+// [Options].Faults. Without faults, a task is delivered until one delivery succeeds, and never
+// after that. Cloud Tasks promises only at-least-once delivery, so test with [faults.DeliverTwice].
 //
 // # What it covers
 //

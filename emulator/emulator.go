@@ -21,9 +21,11 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/emulator/internal/dial"
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/rest"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
@@ -102,11 +104,11 @@ type Options struct {
 	// that for up to 72 hours. By default, the emulator refuses it, too.
 	ReuseQueueNames bool
 
-	// Faults make calls and deliveries fail, by rules. Each emulator needs Faults of its own.
-	// Defaults to none.
-	Faults *Faults
+	// Faults make calls and deliveries fail, by rules. [faults.New] makes them, and each emulator
+	// needs its own. Defaults to none.
+	Faults *faults.Faults
 
-	// Interceptor is called for each call of both services, except calls that [Faults] lose or
+	// Interceptor is called for each call of both services, except calls that Faults lose or
 	// abort. It can delay a call, or make it fail before or after its effect. In the results of
 	// queries and lookups, it sees the entities only in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
@@ -187,24 +189,26 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}
 	e := &Emulator{meter: new(meter.Meter)}
-	attached := false
+	var source inject.Source // nil without faults
 	defer func() {
 		if err != nil {
 			e.Close()
 		}
-		if err != nil && attached {
-			opts.Faults.detach()
+		if err != nil && source != nil {
+			source.Detach()
 		}
 	}()
 	interceptors := []grpc.UnaryServerInterceptor{e.meter.UnaryServerInterceptor()}
 	if opts.Faults != nil {
-		if err := opts.Faults.attach(); err != nil {
-			return nil, err
+		attaching := inject.Of(opts.Faults)
+		if err := attaching.Attach(); err != nil {
+			return nil, fmt.Errorf("emulator: Options.Faults: %w", err)
 		}
-		attached = true
+		source = attaching
 		// The meter comes first, so that it counts the calls that faults lose. Interceptor comes
 		// after the faults.
-		interceptors = append(interceptors, opts.Faults.intercept)
+		calls := &callFaults{source: source, aborted: make(map[transactionKey]bool)}
+		interceptors = append(interceptors, calls.intercept)
 	}
 	if opts.Interceptor != nil {
 		interceptors = append(interceptors, opts.Interceptor)
@@ -226,8 +230,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 	}
 	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate,
 		ReuseNames: opts.ReuseQueueNames}
-	if opts.Faults != nil {
-		tasksOptions.Faults = taskFaults{opts.Faults}
+	if source != nil {
+		tasksOptions.Faults = source
 	}
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })

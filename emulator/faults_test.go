@@ -19,18 +19,19 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 )
 
 type thing struct{ N int64 }
 
 // faulty returns a client of an embedded Datastore with the given faults.
-func faulty(t *testing.T, f *emulator.Faults) *datastore.Client {
+func faulty(t *testing.T, f *faults.Faults) *datastore.Client {
 	t.Helper()
 	return embedded(t, &emulator.Options{Faults: f})
 }
 
 // wantCounts checks how often each kind of fault has happened.
-func wantCounts(t *testing.T, f *emulator.Faults, want map[emulator.FaultKind]int) {
+func wantCounts(t *testing.T, f *faults.Faults, want map[faults.Kind]int) {
 	t.Helper()
 	if diff := cmp.Diff(want, f.Counts()); diff != "" {
 		t.Errorf("faults that happened (-want +got):\n%s", diff)
@@ -56,13 +57,13 @@ func getThing(t *testing.T, client *datastore.Client) int64 {
 // TestLostCalls loses the answer of one call that took effect, and one call before its effect.
 func TestLostCalls(t *testing.T) {
 	for _, c := range []struct {
-		kind   emulator.FaultKind
+		kind   faults.Kind
 		effect int64
-	}{{emulator.LoseCall, 0}, {emulator.LoseAnswer, 7}} {
+	}{{faults.LoseCall, 0}, {faults.LoseAnswer, 7}} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// The client does not repeat a call after an error with this code.
-				f := emulator.NewFaults(1, emulator.Fault{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1,
+				f := faults.New(1, faults.Rule{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1,
 					Code: codes.Internal})
 				client := faulty(t, f)
 				if err := putThing(t.Context(), client, 7); status.Code(err) != codes.Internal {
@@ -74,7 +75,7 @@ func TestLostCalls(t *testing.T) {
 				if err := putThing(t.Context(), client, 8); err != nil {
 					t.Errorf("beyond the limit: %v", err)
 				}
-				wantCounts(t, f, map[emulator.FaultKind]int{c.kind: 1})
+				wantCounts(t, f, map[faults.Kind]int{c.kind: 1})
 			})
 		})
 	}
@@ -83,7 +84,7 @@ func TestLostCalls(t *testing.T) {
 // TestUnavailable makes the services unavailable from the 10th to the 20th second.
 func TestUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, After: 10 * time.Second,
+		f := faults.New(1, faults.Rule{Kind: faults.LoseCall, After: 10 * time.Second,
 			Until: 20 * time.Second})
 		client := faulty(t, f)
 		begun := time.Now()
@@ -99,7 +100,7 @@ func TestUnavailable(t *testing.T) {
 		if err := putThing(t.Context(), client, 3); err != nil || getThing(t, client) != 3 {
 			t.Errorf("after it: %v", err)
 		}
-		if f.Counts()[emulator.LoseCall] < 2 {
+		if f.Counts()[faults.LoseCall] < 2 {
 			t.Errorf("faults that happened: %v", f.Counts())
 		}
 	})
@@ -109,8 +110,8 @@ func TestUnavailable(t *testing.T) {
 // after, and that a call's deadline ends it.
 func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"},
-			Latency: emulator.Constant(10 * time.Second)})
+		f := faults.New(1, faults.Rule{Kind: faults.SlowCall, Methods: []string{"Commit"},
+			Latency: faults.Constant(10 * time.Second)})
 		client := faulty(t, f)
 		for _, c := range []struct {
 			deadline time.Duration
@@ -141,7 +142,7 @@ func TestSlowCalls(t *testing.T) {
 // and that other commits are not aborted.
 func TestAbortedCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.AbortCommit, Limit: 2})
+		f := faults.New(1, faults.Rule{Kind: faults.AbortCommit, Limit: 2})
 		client := faulty(t, f)
 		if err := putThing(t.Context(), client, 1); err != nil {
 			t.Errorf("a commit without a transaction: %v", err)
@@ -166,17 +167,17 @@ func TestAbortedCommits(t *testing.T) {
 		if got := getThing(t, client); got != 2 {
 			t.Errorf("the entity is %d, want 2", got)
 		}
-		wantCounts(t, f, map[emulator.FaultKind]int{emulator.AbortCommit: 2})
+		wantCounts(t, f, map[faults.Kind]int{faults.AbortCommit: 2})
 	})
 }
 
 // TestFaultsRepeat checks that the same seed gives the same faults, and that a further rule does
 // not change the faults of the others.
 func TestFaultsRepeat(t *testing.T) {
-	run := func(seed uint64, more ...emulator.Fault) (outcomes []codes.Code) {
+	run := func(seed uint64, more ...faults.Rule) (outcomes []codes.Code) {
 		synctest.Test(t, func(t *testing.T) {
-			f := emulator.NewFaults(seed, append([]emulator.Fault{
-				{Kind: emulator.LoseCall, Methods: []string{"Commit"}, Share: 0.3, Code: codes.Internal},
+			f := faults.New(seed, append([]faults.Rule{
+				{Kind: faults.LoseCall, Methods: []string{"Commit"}, Share: 0.3, Code: codes.Internal},
 			}, more...)...)
 			client := faulty(t, f)
 			for i := range int64(100) {
@@ -196,7 +197,7 @@ func TestFaultsRepeat(t *testing.T) {
 					wantLost++
 				}
 			}
-			if got := f.Counts()[emulator.LoseCall]; got != wantLost || got < 15 || got > 45 {
+			if got := f.Counts()[faults.LoseCall]; got != wantLost || got < 15 || got > 45 {
 				t.Errorf("%d were lost, the counts say %d, want about 30", wantLost, got)
 			}
 		})
@@ -207,40 +208,12 @@ func TestFaultsRepeat(t *testing.T) {
 		t.Error("the same seed, other faults")
 	}
 	if !slices.Equal(first,
-		run(7, emulator.Fault{Kind: emulator.SlowCall, Share: 0.5,
-			Latency: emulator.Exponential{Mean: time.Millisecond}})) {
+		run(7, faults.Rule{Kind: faults.SlowCall, Share: 0.5,
+			Latency: faults.Exponential{Mean: time.Millisecond}})) {
 		t.Error("another rule changed what the first one does")
 	}
 	if slices.Equal(first, run(8)) {
 		t.Error("another seed, the same faults")
-	}
-}
-
-func TestFaultsRefused(t *testing.T) {
-	for name, rule := range map[string]emulator.Fault{
-		"no kind":           {},
-		"a share above 1":   {Kind: emulator.LoseCall, Share: 1.1},
-		"no such method":    {Kind: emulator.LoseCall, Methods: []string{"commit"}},
-		"a method":          {Kind: emulator.LoseReply, Methods: []string{"Commit"}},
-		"an empty window":   {Kind: emulator.LoseCall, After: time.Hour, Until: time.Minute},
-		"a negative limit":  {Kind: emulator.LoseCall, Limit: -1},
-		"no latency":        {Kind: emulator.SlowCall},
-		"a bad latency":     {Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: time.Second}},
-		"another's methods": {Kind: emulator.AbortCommit, Methods: []string{"Lookup"}},
-	} {
-		if e, err := emulator.Start(&emulator.Options{Faults: emulator.NewFaults(1, rule)}); err == nil {
-			e.Close()
-			t.Errorf("%s: no error", name)
-		}
-		if err := emulator.NewFaults(1).Add(rule); err == nil {
-			t.Errorf("%s, added: no error", name)
-		}
-	}
-	f := emulator.NewFaults(1)
-	emulator.ForTest(t, &emulator.Options{Faults: f})
-	if e, err := emulator.Start(&emulator.Options{Faults: f}); err == nil {
-		e.Close()
-		t.Error("two emulators with the same faults: no error")
 	}
 }
 
@@ -249,37 +222,37 @@ func TestFaultsRefused(t *testing.T) {
 func TestDeliveryFaults(t *testing.T) {
 	const retry = 100 * time.Millisecond
 	for _, c := range []struct {
-		fault  emulator.Fault
+		fault  faults.Rule
 		want   []time.Duration
 		atOnce int
 	}{
-		{emulator.Fault{Kind: emulator.DeliverTwice}, []time.Duration{0, time.Minute}, 1},
-		{emulator.Fault{Kind: emulator.DeliverTwice, Latency: emulator.Constant(time.Second)},
+		{faults.Rule{Kind: faults.DeliverTwice}, []time.Duration{0, time.Minute}, 1},
+		{faults.Rule{Kind: faults.DeliverTwice, Latency: faults.Constant(time.Second)},
 			[]time.Duration{0, time.Minute + time.Second}, 1},
-		{emulator.Fault{Kind: emulator.DeliverTogether, Latency: emulator.Constant(time.Second)},
+		{faults.Rule{Kind: faults.DeliverTogether, Latency: faults.Constant(time.Second)},
 			[]time.Duration{0, time.Second}, 2},
-		{emulator.Fault{Kind: emulator.DeliverLate, Latency: emulator.Constant(time.Hour)}, []time.Duration{time.Hour},
+		{faults.Rule{Kind: faults.DeliverLate, Latency: faults.Constant(time.Hour)}, []time.Duration{time.Hour},
 			1},
-		{emulator.Fault{Kind: emulator.LoseReply}, []time.Duration{0, time.Minute + retry}, 1},
+		{faults.Rule{Kind: faults.LoseReply}, []time.Duration{0, time.Minute + retry}, 1},
 		// The request ends, but the handler continues while the retry runs.
-		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(time.Second)},
+		{faults.Rule{Kind: faults.CrashReceiver, Latency: faults.Constant(time.Second)},
 			[]time.Duration{0, time.Second + retry}, 2},
 		// The handler answers before the end of the request, but the answer is dropped.
-		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(2 * time.Minute)},
+		{faults.Rule{Kind: faults.CrashReceiver, Latency: faults.Constant(2 * time.Minute)},
 			[]time.Duration{0, time.Minute + retry}, 1},
 	} {
 		t.Run(fmt.Sprint(c.fault.Kind, c.fault.Latency), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &receiver{work: time.Minute}
 				c.fault.Limit = 1
-				f := emulator.NewFaults(1, c.fault)
+				f := faults.New(1, c.fault)
 				_, client := tasksWith(t, r, nil, emulator.Options{Faults: f})
 				mustCreate(t, client, task("abc"))
 				time.Sleep(24 * time.Hour)
 				if diff := cmp.Diff(c.want, r.times()); diff != "" || r.atOnce() != c.atOnce {
 					t.Errorf("%d at once, want %d; times of delivery (-want +got):\n%s", r.atOnce(), c.atOnce, diff)
 				}
-				wantCounts(t, f, map[emulator.FaultKind]int{c.fault.Kind: 1})
+				wantCounts(t, f, map[faults.Kind]int{c.fault.Kind: 1})
 			})
 		})
 	}
@@ -297,7 +270,7 @@ func TestCrashCancels(t *testing.T) {
 			defer mu.Unlock()
 			ends = append(ends, time.Since(begun))
 		})
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver})
+		f := faults.New(1, faults.Rule{Kind: faults.CrashReceiver})
 		e := emulator.ForTest(t, &emulator.Options{Faults: f, Transport: emulator.HandlerTransport(handler)})
 		client, err := e.TasksClient(t.Context())
 		if err != nil {
@@ -325,7 +298,7 @@ func TestCrashCancels(t *testing.T) {
 func TestShuffledDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverShuffled})
+		f := faults.New(1, faults.Rule{Kind: faults.DeliverShuffled})
 		_, client := tasksWith(t, r,
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}},
 			emulator.Options{Faults: f})
@@ -348,7 +321,7 @@ func TestShuffledDeliveries(t *testing.T) {
 				t.Errorf("%s was delivered after %v", d.task, d.at)
 			}
 		}
-		if slices.Equal(got, created) || f.Counts()[emulator.DeliverShuffled] == 0 {
+		if slices.Equal(got, created) || f.Counts()[faults.DeliverShuffled] == 0 {
 			t.Error("the tasks were delivered in the order of their creation")
 		}
 		slices.Sort(got)

@@ -9,10 +9,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
 func init() {
 	bridge.Prepare, bridge.PrepareBatch = prepare, prepareBatch
+	bridge.InnerQuery = func(q any) query.Query { return q.(Query).inner() }
+	bridge.PublicQuery = func(q query.Query) any { return publicQuery(q) }
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
 	bridge.WithEngine = func(ctx context.Context, engine any) context.Context {
 		return context.WithValue(ctx, engineKey{}, engine.(*Engine))

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -52,7 +53,7 @@ type fleet struct {
 	*testing.T
 	rng    *rand.Rand
 	mu     sync.Mutex // guards rng
-	faults *emulator.Faults
+	faults *faults.Faults
 	calm   *datastore.Client // a client without injected stops
 	past   *datastore.Client // a client for reads at a time in the past
 	all    []*mapper.Engine
@@ -93,16 +94,16 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, intercept g
 	t.Helper()
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
-	f.faults = emulator.NewFaults(seed,
-		emulator.Fault{Kind: emulator.LoseCall, Share: share(0.05)},
-		emulator.Fault{Kind: emulator.LoseAnswer, Share: share(0.05)},
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}},
-		emulator.Fault{Kind: emulator.AbortCommit, Share: share(0.1)},
-		emulator.Fault{Kind: emulator.DeliverTwice, Share: share(0.2), Latency: emulator.Uniform{Max: 2 * time.Hour}},
-		emulator.Fault{Kind: emulator.DeliverTogether, Share: share(0.2), Latency: emulator.Uniform{Max: time.Second}},
-		emulator.Fault{Kind: emulator.DeliverLate, Share: share(0.1), Latency: emulator.Uniform{Max: time.Hour}},
-		emulator.Fault{Kind: emulator.CrashReceiver, Share: share(0.1)},
-		emulator.Fault{Kind: emulator.LoseReply, Share: share(0.1)})
+	f.faults = faults.New(seed,
+		faults.Rule{Kind: faults.LoseCall, Share: share(0.05)},
+		faults.Rule{Kind: faults.LoseAnswer, Share: share(0.05)},
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 10 * time.Millisecond}},
+		faults.Rule{Kind: faults.AbortCommit, Share: share(0.1)},
+		faults.Rule{Kind: faults.DeliverTwice, Share: share(0.2), Latency: faults.Uniform{Max: 2 * time.Hour}},
+		faults.Rule{Kind: faults.DeliverTogether, Share: share(0.2), Latency: faults.Uniform{Max: time.Second}},
+		faults.Rule{Kind: faults.DeliverLate, Share: share(0.1), Latency: faults.Uniform{Max: time.Hour}},
+		faults.Rule{Kind: faults.CrashReceiver, Share: share(0.1)},
+		faults.Rule{Kind: faults.LoseReply, Share: share(0.1)})
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup

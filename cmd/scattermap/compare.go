@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // compareSplits cuts the entities of a kind into n parts by several algorithms, and prints how even
@@ -16,7 +17,7 @@ import (
 func compareSplits(
 	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
 ) error {
-	c, err := mapper.CompareSplits(ctx, client, q, n)
+	c, err := split.Compare(ctx, client, q, n)
 	switch {
 	case err != nil:
 		return err
@@ -46,7 +47,7 @@ func compareSplits(
 }
 
 // tallest returns the number of entities in the largest part of all algorithms.
-func tallest(c *mapper.SplitsComparison) (most int64) {
+func tallest(c *split.Comparison) (most int64) {
 	for _, way := range c.Ways {
 		most = max(most, way.Largest)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // newSplits returns the command splits. It cuts a query into parts of about the same size, and
@@ -67,7 +68,7 @@ would be more even.`,
 		if compare {
 			return compareSplits(c.Context(), c.OutOrStdout(), client, q, n, *format, &db)
 		}
-		splits, err := mapper.Splits(c.Context(), client, q, n, &mapper.SplitsOptions{Count: check})
+		splits, err := split.Query(c.Context(), client, q, n, &split.Options{Count: check})
 		if err != nil {
 			return err
 		}
@@ -102,7 +103,7 @@ func hasEntities(ctx context.Context, client *datastore.Client, q mapper.Query) 
 	return len(keys) > 0, err
 }
 
-func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
+func printSplits(w io.Writer, splits []split.Part, check bool) error {
 	total, largest, known := int64(0), int64(0), true
 	for i, s := range splits {
 		total, largest, known = total+s.Entities, max(largest, s.Entities), known && s.Entities >= 0

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
-	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // TestSplits splits a kind by keys and by a property.
@@ -52,7 +52,7 @@ func TestSplits(t *testing.T) {
 		io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	var printed struct{ Splits []mapper.Split }
+	var printed struct{ Splits []split.Part }
 	if err := json.Unmarshal([]byte(out.String()), &printed); err != nil || len(printed.Splits) != 4 ||
 		!printed.Splits[1].Query.Start.Equal(keys[100]) {
 		t.Errorf("%s, %v", out.String(), err)
@@ -137,7 +137,7 @@ func TestCompare(t *testing.T) {
 // notes.
 func wantWays(t *testing.T, encoded, text string) {
 	t.Helper()
-	var c mapper.SplitsComparison
+	var c split.Comparison
 	if err := json.Unmarshal([]byte(encoded), &c); err != nil || c.Entities != 400 ||
 		len(c.Ways) != 4 || c.Ways[0].Largest != 398 || c.Ways[3].Each[7] != 50 {
 		t.Errorf("%+v, %v", c, err)

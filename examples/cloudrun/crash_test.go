@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/googletest"
@@ -179,8 +180,8 @@ func TestKilledHandlers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			slow := emulator.NewFaults(1,
-				emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond,
+			slow := faults.New(1,
+				faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: 20 * time.Millisecond,
 					Max: 120 * time.Millisecond}})
 			slow.Pause()
 			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
@@ -192,7 +193,7 @@ func TestKilledHandlers(t *testing.T) {
 
 // killedHandlers runs jobs over n accounts, until it has killed at least the given number of their
 // processes.
-func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n, least int) {
+func killedHandlers(t *testing.T, e *emulator.Emulator, slow *faults.Faults, addr string, n, least int) {
 	f, client, engine := newCloud(t, e, addr, n, 4, bank.AddCredit)
 	slow.Resume()
 	// Run jobs until enough processes were killed.

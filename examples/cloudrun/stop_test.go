@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -29,8 +30,8 @@ func TestLateCleanUp(t *testing.T) {
 	}
 	t.Parallel()
 	const n = 3000
-	latency := emulator.NewFaults(1,
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond,
+	latency := faults.New(1,
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: 20 * time.Millisecond,
 			Max: 120 * time.Millisecond}})
 	latency.Pause()
 	var cleaning, stopped atomic.Bool

@@ -168,7 +168,7 @@ func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitR
 	for d, writes := range all {
 		if d.number == 0 {
 			var others []*write
-			writes, others = split(writes)
+			writes, others = separate(writes)
 			group.Go(func() error { return r.writeOthers(ctx, req, others, resp.MutationResults) })
 		}
 		group.Go(func() error {
@@ -244,8 +244,8 @@ func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error
 	return err
 }
 
-// split separates writes of comments from writes of other kinds.
-func split(writes []*write) (comments, others []*write) {
+// separate returns the writes of comments and the writes of other kinds.
+func separate(writes []*write) (comments, others []*write) {
 	for _, w := range writes {
 		if w.own {
 			comments = append(comments, w)

@@ -199,7 +199,7 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	case slices.ContainsFunc(q.Order, func(o *pb.PropertyOrder) bool { return o.Property.GetName() == "__scatter__" }):
 		return false,
 			status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by __scatter__, "+
-				"so mapper.Splits and jobs do not read the kind %s: name the kinds of its shards, such as %s, on a "+
+				"so split.Query and jobs do not read the kind %s: name the kinds of its shards, such as %s, on a "+
 				"client of "+
 				"their database", plainKind, kindOf(0, 20))
 	case q.FindNearest != nil:

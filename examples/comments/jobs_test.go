@@ -17,6 +17,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -59,7 +60,7 @@ func TestJobs(t *testing.T) {
 				!strings.Contains(s.Error, want) {
 				t.Errorf("a job over comments: %+v, %v, want it to fail with %q", s, err, want)
 			}
-			if _, err := mapper.Splits(t.Context(), s.Client, q, 4, nil); status.Code(err) != codes.InvalidArgument ||
+			if _, err := split.Query(t.Context(), s.Client, q, 4, nil); status.Code(err) != codes.InvalidArgument ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("splits of comments: %v, want InvalidArgument with %q", err, want)
 			}

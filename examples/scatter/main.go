@@ -22,6 +22,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/command"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // config has the values of the command's flags.
@@ -87,7 +88,7 @@ type Article struct {
 }
 
 // compare writes the entities, and cuts the kind in all ways.
-func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.SplitsComparison, error) {
+func compare(ctx context.Context, client *datastore.Client, c config) (*split.Comparison, error) {
 	rng := rand.New(rand.NewPCG(9, 0))
 	var keys []*datastore.Key
 	for i := range c.ids {
@@ -101,11 +102,11 @@ func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.S
 			return nil, fmt.Errorf("write the articles: %w", err)
 		}
 	}
-	return mapper.CompareSplits(ctx, client, mapper.Query{Kind: "Article"}, c.shards)
+	return split.Compare(ctx, client, mapper.Query{Kind: "Article"}, c.shards)
 }
 
 // drawn returns a text that draws the sizes of the shards, for each way to cut.
-func drawn(compared *mapper.SplitsComparison, c config) string {
+func drawn(compared *split.Comparison, c config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d entities have a number, %d a name. A shard of %d should have %.1f.\n", c.ids, c.names, c.shards,
 		compared.Mean)

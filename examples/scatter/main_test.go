@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/emulator/google"
-	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // TestScatter checks that a lexicographic cut gives half of the shards to the few entities with
@@ -24,7 +24,7 @@ func TestScatter(t *testing.T) {
 	if err := run(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
 	}
-	var r mapper.SplitsComparison
+	var r split.Comparison
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Entities != 12_003 || len(r.Ways) != 4 {
 		t.Fatalf("%s, %v", out.String(), err)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/tasks"
@@ -49,7 +50,7 @@ type Env struct {
 	Client *datastore.Client // client of an empty Datastore
 	Engine *mapper.Engine    // engine with the mappers passed to Run; its tasks are delivered
 
-	faults *emulator.Faults
+	faults *faults.Faults
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
 }
 
@@ -95,7 +96,7 @@ func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *test
 	defer watch()
 	synctest.Test(t, func(t *testing.T) {
 		bubble()
-		w := &Env{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
+		w := &Env{faults: faults.New(opts.Seed, randomRules(opts.Seed)...)}
 		w.PauseFaults()
 		w.start(t, mappers, opts)
 		bridge.Seed(w.Engine, opts.Seed)
@@ -153,24 +154,24 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	})
 }
 
-// faults returns random faults of all kinds. Each affects a random share of calls, which depends
-// only on the seed.
-func faults(seed uint64) []emulator.Fault {
+// randomRules returns rules for faults of all kinds. Each affects a random share of calls, which
+// depends only on the seed.
+func randomRules(seed uint64) []faults.Rule {
 	if seed == 0 {
 		return nil
 	}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	share := func(most float64) float64 { return most * (0.1 + 0.9*rng.Float64()) }
-	return []emulator.Fault{
-		{Kind: emulator.LoseCall, Share: share(0.1)},
-		{Kind: emulator.LoseAnswer, Share: share(0.1)},
-		{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}},
-		{Kind: emulator.AbortCommit, Share: share(0.2)},
-		{Kind: emulator.DeliverTwice, Share: share(0.2), Latency: emulator.Uniform{Max: time.Minute}},
-		{Kind: emulator.DeliverTogether, Share: share(0.2), Latency: emulator.Uniform{Max: time.Second}},
-		{Kind: emulator.DeliverLate, Share: share(0.1), Latency: emulator.Uniform{Max: time.Minute}},
-		{Kind: emulator.DeliverShuffled, Share: share(1)},
-		{Kind: emulator.CrashReceiver, Share: share(0.1)},
-		{Kind: emulator.LoseReply, Share: share(0.1)},
+	return []faults.Rule{
+		{Kind: faults.LoseCall, Share: share(0.1)},
+		{Kind: faults.LoseAnswer, Share: share(0.1)},
+		{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 10 * time.Millisecond}},
+		{Kind: faults.AbortCommit, Share: share(0.2)},
+		{Kind: faults.DeliverTwice, Share: share(0.2), Latency: faults.Uniform{Max: time.Minute}},
+		{Kind: faults.DeliverTogether, Share: share(0.2), Latency: faults.Uniform{Max: time.Second}},
+		{Kind: faults.DeliverLate, Share: share(0.1), Latency: faults.Uniform{Max: time.Minute}},
+		{Kind: faults.DeliverShuffled, Share: share(1)},
+		{Kind: faults.CrashReceiver, Share: share(0.1)},
+		{Kind: faults.LoseReply, Share: share(0.1)},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	night "github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -118,9 +119,9 @@ func TestCallRateHolds(t *testing.T) {
 				if c.update {
 					m = mapper.Update("call", fn)
 				}
-				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
-					Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
-				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: faults}}, m)
+				injected := faults.New(1, faults.Rule{Kind: faults.SlowCall,
+					Latency: faults.Exponential{Mean: 10 * time.Millisecond}})
+				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: injected}}, m)
 				if c.processes > 1 {
 					newFleet(w, 1, c.processes, m)
 				}
@@ -437,9 +438,9 @@ func TestCallsPlanned(t *testing.T) {
 					return nil
 				}
 				m := mapper.Visit("call", call)
-				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
-					Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
-				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: faults}}, m)
+				injected := faults.New(1, faults.Rule{Kind: faults.SlowCall,
+					Latency: faults.Exponential{Mean: 10 * time.Millisecond}})
+				w := newWorld(t, setting{queue: few(c.queue), emulator: emulator.Options{Faults: injected}}, m)
 				w.putAccounts(names(c.entities))
 				o := mapper.StartOptions{Rate: mapper.Rate{CallsPerSecond: c.rate}}
 				plan, err := m.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},

@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
@@ -294,10 +295,10 @@ func TestRateHoldsAmongProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, rate = 20_000, 500
 		m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
-		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
-			Latency: emulator.Exponential{Mean: 20 * time.Millisecond}})
+		injected := faults.New(1, faults.Rule{Kind: faults.SlowCall,
+			Latency: faults.Exponential{Mean: 20 * time.Millisecond}})
 		var log strings.Builder
-		w := newWorld(t, setting{queue: few(120), emulator: emulator.Options{Faults: faults}, log: &log}, m)
+		w := newWorld(t, setting{queue: few(120), emulator: emulator.Options{Faults: injected}, log: &log}, m)
 		newFleet(w, 1, 30, m)
 		w.putAccounts(names(n))
 		s := over(w, m, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: rate}})

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -36,8 +37,8 @@ func TestHotEntities(t *testing.T) {
 }
 
 func testHotEntities(t *testing.T, pessimistic bool) {
-	slow := emulator.NewFaults(0,
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(10 * time.Millisecond)})
+	slow := faults.New(0,
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Constant(10 * time.Millisecond)})
 	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic},
 		queue: few(10)},
 		slowCredit)
@@ -103,8 +104,8 @@ func TestHotEntity(t *testing.T) {
 }
 
 func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
-	slow := emulator.NewFaults(0,
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(35 * time.Millisecond)})
+	slow := faults.New(0,
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Constant(35 * time.Millisecond)})
 	calls := 0
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p credit) error {
 		if e.Key.Name == names(51)[50].Name {
@@ -291,8 +292,8 @@ func TestOthersWrite(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	synctest.Test(t, func(t *testing.T) {
 		var c commits
-		slow := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+		slow := faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 10 * time.Millisecond}})
 		w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{Interceptor: c.intercept, Faults: slow}},
 			addCredit)
 		const n = 5000

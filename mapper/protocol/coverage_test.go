@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
@@ -161,8 +162,8 @@ func TestOtherWriters(t *testing.T) {
 
 func testOtherWriters(t *testing.T, pessimistic bool) {
 	// Calls take some time, so that the job and the client really run concurrently.
-	slow := emulator.NewFaults(0,
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
+	slow := faults.New(0,
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Constant(3 * time.Millisecond)})
 	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic}}, addCredit)
 	keys := names(1000)
 	w.putAccounts(keys)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -508,8 +509,8 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
 			up := time.Now().Add(time.Hour)
-			slow := emulator.NewFaults(seed, emulator.Fault{
-				Kind: emulator.SlowCall, Share: 0.8, Latency: emulator.Uniform{Min: 10 * time.Second,
+			slow := faults.New(seed, faults.Rule{
+				Kind: faults.SlowCall, Share: 0.8, Latency: faults.Uniform{Min: 10 * time.Second,
 					Max: 100 * time.Second}, Methods: []string{"BeginTransaction"},
 			})
 			slow.Pause()
@@ -550,8 +551,8 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 				refused := &refusal{after: time.Second, about: func(commit *datastorepb.CommitRequest) bool {
 					return changes(commit, "Account")
 				}}
-				twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1,
-					Latency: emulator.Uniform{Max: apart}})
+				twins := faults.New(1, faults.Rule{Kind: faults.DeliverTogether, Share: 1,
+					Latency: faults.Uniform{Max: apart}})
 				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept, Faults: twins},
 					queue: few(4)}, addCredit)
 				f := newFleet(w, 1, 10, addCredit)
@@ -567,7 +568,7 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 				w.wantNoneSuspected("j", refused)
 				w.wait(job)
 				w.wantBalances(keys, 10)
-				if f.deaths() > 0 || twins.Counts()[emulator.DeliverTogether] < 20 {
+				if f.deaths() > 0 || twins.Counts()[faults.DeliverTogether] < 20 {
 					t.Errorf("%d deaths, %v", f.deaths(), twins.Counts())
 				}
 			})
@@ -716,8 +717,8 @@ func TestUnsuspected(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Second, Max: time.Second}})
+		slow := faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: time.Second, Max: time.Second}})
 		slow.Pause()
 		q := few(20)
 		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}

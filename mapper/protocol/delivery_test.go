@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
@@ -58,11 +59,11 @@ func TestUndelivered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logged
-				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver, Share: 1})
+				injected := faults.New(1, faults.Rule{Kind: faults.CrashReceiver, Share: 1})
 				if !test.dead {
-					faults.Pause()
+					injected.Pause()
 				}
-				w := newWorld(t, setting{log: &log, emulator: emulator.Options{Faults: faults}}, addCredit)
+				w := newWorld(t, setting{log: &log, emulator: emulator.Options{Faults: injected}}, addCredit)
 				keys := names(100)
 				w.putAccounts(keys)
 				own := w.handler
@@ -108,7 +109,7 @@ func TestUndelivered(t *testing.T) {
 				if w.handler = own; test.drained {
 					w.observe(&log, nil, addCredit)
 				}
-				faults.Pause()
+				injected.Pause()
 				if test.paused {
 					if _, err := client.ResumeQueue(t.Context(),
 						&cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
@@ -400,7 +401,7 @@ func TestUnsendableStored(t *testing.T) {
 func TestReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		away := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied})
+		away := faults.New(1, faults.Rule{Kind: faults.LoseCall, Share: 1, Code: codes.PermissionDenied})
 		away.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: away}}, addCredit)
 		before := w.emulator.Usage().Reads

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -74,8 +75,8 @@ func TestDrain(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const n = 3000
-				latency := emulator.NewFaults(1,
-					emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 5 * time.Millisecond,
+				latency := faults.New(1,
+					faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: 5 * time.Millisecond,
 						Max: 20 * time.Millisecond}})
 				var c caller
 				m := define("drained", c.function)
@@ -224,8 +225,8 @@ func TestDrainBeforePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 12_000
-		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"RunQuery", "Lookup"},
-			Latency: emulator.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
+		slow := faults.New(1, faults.Rule{Kind: faults.SlowCall, Methods: []string{"RunQuery", "Lookup"},
+			Latency: faults.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
 		w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: slow}}, addCredit)
 		w.putAccounts(names(n))
 		f := newFleet(w, 1, 3, addCredit)

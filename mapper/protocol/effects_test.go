@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -575,8 +576,8 @@ func TestJoin(t *testing.T) {
 
 func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
-	slow := emulator.NewFaults(1,
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 5 * time.Millisecond}})
+	slow := faults.New(1,
+		faults.Rule{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 5 * time.Millisecond}})
 	w, ctx := newWorld(t, setting{queue: few(4), emulator: emulator.Options{Faults: slow}}, m), t.Context()
 	const n, teams = 400, 10
 	keys := make([]*datastore.Key, n)
@@ -656,8 +657,8 @@ func TestMerge(t *testing.T) {
 		return nil
 	})
 	synctest.Test(t, func(t *testing.T) {
-		slow := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 3 * time.Millisecond}})
+		slow := faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 3 * time.Millisecond}})
 		w, ctx := newWorld(t, setting{queue: few(4), emulator: emulator.Options{Faults: slow}}, merge), t.Context()
 		const n, teams = 300, 7
 		want := int64(0)

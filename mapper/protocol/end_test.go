@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
@@ -66,9 +67,9 @@ func TestFinalizer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world
 			m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
-			faults := emulator.NewFaults(seed+i, trouble(rand.New(rand.NewPCG(seed+i, 0)))...)
-			faults.Pause()
-			w = newWorld(t, setting{emulator: emulator.Options{Faults: faults}}, m)
+			injected := faults.New(seed+i, trouble(rand.New(rand.NewPCG(seed+i, 0)))...)
+			injected.Pause()
+			w = newWorld(t, setting{emulator: emulator.Options{Faults: injected}}, m)
 			w.handler = repeat(w.engine.Handler())
 			w.putAccounts(names(300))
 			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
@@ -76,9 +77,9 @@ func TestFinalizer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			faults.Resume()
+			injected.Resume()
 			time.Sleep(48 * time.Hour)
-			faults.Pause()
+			injected.Pause()
 			if s := w.wait(job); s.Error != "" {
 				t.Errorf("status %+v", s)
 			}
@@ -705,9 +706,9 @@ func TestCollectOfTwins(t *testing.T) {
 	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
 	m := collector(s)
 	synctest.Test(t, func(t *testing.T) {
-		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1,
-			Latency: emulator.Uniform{Max: 10 * time.Millisecond}},
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+		twins := faults.New(1, faults.Rule{Kind: faults.DeliverTogether, Share: 1,
+			Latency: faults.Uniform{Max: 10 * time.Millisecond}},
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: 10 * time.Millisecond}})
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: twins}, queue: few(8)}, m)
 		putLeaves(t, w.client)
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},

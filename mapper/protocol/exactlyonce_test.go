@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -73,19 +74,19 @@ func repeat(h http.Handler) http.Handler {
 
 // lost returns faults that lose a share of the calls of some methods, before or after they take
 // effect. They start with a call of Resume.
-func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
-	f := emulator.NewFaults(seed,
-		emulator.Fault{Kind: emulator.LoseCall, Methods: methods, Share: share},
-		emulator.Fault{Kind: emulator.LoseAnswer, Methods: methods, Share: share})
+func lost(seed uint64, share float64, methods ...string) *faults.Faults {
+	f := faults.New(seed,
+		faults.Rule{Kind: faults.LoseCall, Methods: methods, Share: share},
+		faults.Rule{Kind: faults.LoseAnswer, Methods: methods, Share: share})
 	f.Pause()
 	return f
 }
 
 // lostIn has the numbers of injected faults in all worlds of a test. In a single world, chance may
 // lose no call, or no answer.
-type lostIn map[emulator.FaultKind]int
+type lostIn map[faults.Kind]int
 
-func (l lostIn) add(f *emulator.Faults) {
+func (l lostIn) add(f *faults.Faults) {
 	for kind, n := range f.Counts() {
 		l[kind] += n
 	}
@@ -94,7 +95,7 @@ func (l lostIn) add(f *emulator.Faults) {
 // check checks that some calls and some answers were lost.
 func (l lostIn) check(t *testing.T) {
 	t.Helper()
-	if l[emulator.LoseCall] == 0 || l[emulator.LoseAnswer] == 0 {
+	if l[faults.LoseCall] == 0 || l[faults.LoseAnswer] == 0 {
 		t.Errorf("faults injected: %v", l)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -636,8 +637,8 @@ func TestPausedTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// Calls take a while, so that the job processes little between Resume and Pause.
-		f := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond,
+		f := faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: time.Millisecond,
 				Max: time.Millisecond}})
 		w := newWorld(t, setting{queue: few(1), emulator: emulator.Options{Faults: f}}, failing77)
 		w.putAccounts(names(10000))

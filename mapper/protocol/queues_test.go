@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -272,9 +273,9 @@ func TestMoveInTrouble(t *testing.T) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
-			faults := emulator.NewFaults(seed, trouble(rng)...)
-			faults.Pause()
-			w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: faults}},
+			injected := faults.New(seed, trouble(rng)...)
+			injected.Pause()
+			w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: injected}},
 				steadyCredit)
 			other := w.second(steadyCredit)
 			keys := names(1000)
@@ -284,7 +285,7 @@ func TestMoveInTrouble(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			faults.Resume()
+			injected.Resume()
 			handles := []*mapper.Job{other.engine.Job("one"), job}
 			for i := range 6 {
 				time.Sleep(time.Duration(rng.IntN(10_000)) * time.Millisecond)
@@ -296,7 +297,7 @@ func TestMoveInTrouble(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}
-			faults.Pause()
+			injected.Pause()
 			time.Sleep(10 * time.Minute) // until late tasks, and a sweep, have run
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			defer cancel()

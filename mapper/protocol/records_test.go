@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -182,21 +183,21 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 	n := 60 * workers
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)
-		faults := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 50 * time.Millisecond,
+		injected := faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: 50 * time.Millisecond,
 				Max: 500 * time.Millisecond}},
-			emulator.Fault{Kind: emulator.LoseAnswer, Share: 0.01},
-			emulator.Fault{Kind: emulator.AbortCommit, Share: 0.05},
-			emulator.Fault{Kind: emulator.DeliverTwice, Share: 0.05, Latency: emulator.Uniform{Max: time.Second}},
-			emulator.Fault{Kind: emulator.CrashReceiver, Share: 0.02},
+			faults.Rule{Kind: faults.LoseAnswer, Share: 0.01},
+			faults.Rule{Kind: faults.AbortCommit, Share: 0.05},
+			faults.Rule{Kind: faults.DeliverTwice, Share: 0.05, Latency: faults.Uniform{Max: time.Second}},
+			faults.Rule{Kind: faults.CrashReceiver, Share: 0.02},
 		)
-		faults.Pause()
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept, Faults: faults},
+		injected.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept, Faults: injected},
 			queue: few(int32(workers))}, failing77)
 		w.putAccounts(names(n))
-		faults.Resume()
+		injected.Resume()
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: workers, FailureLimit: -1})
-		faults.Pause()
+		injected.Pause()
 		if s.State != mapper.StateSucceededWithFailures || s.Failures != int64(n/100) ||
 			w.most.Load() < int64(workers*9/10) {
 			t.Errorf("status %+v, %d at once", s, w.most.Load())

@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -232,8 +233,8 @@ func TestCleanUpBesideAPage(t *testing.T) {
 				a.Value.Balance += 10
 				return nil
 			})
-			call := emulator.Constant(20 * time.Millisecond)
-			slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: call})
+			call := faults.Constant(20 * time.Millisecond)
+			slow := faults.New(0, faults.Rule{Kind: faults.SlowCall, Latency: call})
 			w := newWorld(t, setting{queue: few(10), emulator: emulator.Options{Faults: slow}}, m)
 			w.putAccounts(names(30))
 			o := &mapper.StartOptions{ID: "j", PageSize: 10}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -330,7 +331,7 @@ func TestStalls(t *testing.T) {
 	for name, test := range map[string]struct {
 		stall
 		params blocked
-		faults []emulator.Fault // faults that start after the job
+		faults []faults.Rule // faults that start after the job
 	}{
 		"the queue is paused": {stall: stall{
 			before: func(w *world) {
@@ -359,17 +360,17 @@ func TestStalls(t *testing.T) {
 			status: []string{"504", target, "time-out"}, log: []string{"504", target}}},
 		"the handler is gone": {stall: stall{early: true, before: answers(200),
 			status: []string{"UNAVAILABLE", target, "is the service there"}, log: []string{"UNAVAILABLE", target}},
-			faults: []emulator.Fault{{Kind: emulator.CrashReceiver, Share: 1}}},
+			faults: []faults.Rule{{Kind: faults.CrashReceiver, Share: 1}}},
 		"the sweeps are lost, with the rest": {stall: stall{before: answers(200),
 			status: []string{"not in the queue", "something other than the handler answer at " + target},
 			log:    []string{"not in the queue"}}},
 		"the database refuses commits": {stall: stall{status: []string{"500", "the service's log says why"},
 			log: []string{"PermissionDenied"}},
-			faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Methods: []string{"Commit"},
+			faults: []faults.Rule{{Kind: faults.LoseCall, Share: 1, Methods: []string{"Commit"},
 				Code: codes.PermissionDenied}}},
 		"the database refuses everything": {stall: stall{unreadable: true, status: []string{"PermissionDenied"},
 			log: []string{"PermissionDenied"}},
-			faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied}}},
+			faults: []faults.Rule{{Kind: faults.LoseCall, Share: 1, Code: codes.PermissionDenied}}},
 		"the function hangs": {stall: stall{status: []string{"tried again", "30s"},
 			log: []string{"entities failed", "1 timeout"}}, params: blocked{Hangs: true}},
 		"one entity fails for ever": {
@@ -388,14 +389,14 @@ func TestStalls(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var log logged
-				faults := emulator.NewFaults(1, test.faults...)
-				faults.Pause()
+				injected := faults.New(1, test.faults...)
+				injected.Pause()
 				queue := &cloudtaskspb.Queue{RateLimits: few(4).RateLimits}
 				if test.settings.ExpectedWorkers > 0 {
 					queue = few(int32(test.settings.ExpectedWorkers))
 				}
 				w, reader, _ := observed(t,
-					setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
+					setting{log: &log, queue: queue, emulator: emulator.Options{Faults: injected}}, stalled)
 				w.putAccounts(names(100))
 				calm := w.handler
 				if test.before != nil {
@@ -404,13 +405,13 @@ func TestStalls(t *testing.T) {
 				settings := test.settings
 				settings.ID = "stalled"
 				if test.early {
-					faults.Resume()
+					injected.Resume()
 				}
 				job, err := stalled.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, test.params, &settings)
 				if err != nil {
 					t.Fatal(err)
 				}
-				faults.Resume()
+				injected.Resume()
 				if test.after != nil {
 					test.after(w)
 				}
@@ -448,7 +449,7 @@ func TestStalls(t *testing.T) {
 					idle.value < 60}[test.gaugeSays]; !ok {
 					t.Errorf("the job is idle for %+v", idle)
 				}
-				faults.Pause()
+				injected.Pause()
 				w.handler = calm
 				_ = job.Abort(t.Context()) // returns an error if the job has ended
 			})

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -54,7 +55,7 @@ type ringParams struct{ Job string }
 type ring struct {
 	*world
 	rng       *rand.Rand
-	faults    *emulator.Faults
+	faults    *faults.Faults
 	fleet     *fleet
 	mapper    *mapper.Mapper[ringParams]
 	schedules []*mapper.Schedule[ringParams]
@@ -95,7 +96,7 @@ type outcome struct {
 func simulateRing(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 30))
 	r := &ring{
-		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(60),
+		rng: rng, faults: faults.New(seed, trouble(rng)...), n: 20 + rng.IntN(60),
 		mended: make(map[string]bool), erased: make(map[string]bool), starts: make(map[string]ringStart),
 		ticks: make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
 	}

@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -36,7 +37,7 @@ type recipe struct {
 
 func simulateRecipe(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 44))
-	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...),
+	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: faults.New(seed, trouble(rng)...),
 		n: 10 + rng.IntN(200), ended: make(map[string]time.Time)}}
 	all := []mapper.AnyMapper{NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers}
 	r.faults.Pause()

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -44,7 +45,7 @@ type simulation struct {
 	*world
 	rng    *rand.Rand
 	seed   uint64
-	faults *emulator.Faults
+	faults *faults.Faults
 	fleet  *fleet
 	keys   []*datastore.Key
 	mapper *mapper.Mapper[credit]
@@ -87,11 +88,11 @@ const simID = "sim"
 
 func simulate(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	faults := emulator.NewFaults(seed, trouble(rng)...)
-	faults.Pause()
+	injected := faults.New(seed, trouble(rng)...)
+	injected.Pause()
 	checker := &snapshotChecker{T: t}
 	s := &simulation{
-		world: &world{T: t}, rng: rng, seed: seed, faults: faults, visit: rng.IntN(4) == 0,
+		world: &world{T: t}, rng: rng, seed: seed, faults: injected, visit: rng.IntN(4) == 0,
 		pace:  time.Duration(rng.IntN(3)) * time.Millisecond,
 		names: []int{1, 7, 300}[rng.IntN(3)], idempotency: make(map[string]map[string]bool),
 	}
@@ -119,7 +120,7 @@ func simulate(t *testing.T, seed uint64) {
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, PessimisticConcurrency: pessimistic, Interceptor: checker.intercept,
+		emulator: emulator.Options{Faults: injected, PessimisticConcurrency: pessimistic, Interceptor: checker.intercept,
 			Retention: retention},
 		queue:    workers,
 		deadline: s.deadline,
@@ -146,7 +147,7 @@ func simulate(t *testing.T, seed uint64) {
 	}
 	others := rng.IntN(60)
 	s.putBeside(others)
-	faults.Resume()
+	injected.Resume()
 	if others > 0 {
 		s.startBeside()
 	}
@@ -169,7 +170,7 @@ func simulate(t *testing.T, seed uint64) {
 	s.checkBalances()
 	s.checkIdempotency()
 	t.Logf("%d rounds, records checked %d times; %d processes died, and %d were stopped; went wrong: %v",
-		s.round, checker.checks.Load(), s.fleet.deaths(), s.fleet.stops.count, faults.Counts())
+		s.round, checker.checks.Load(), s.fleet.deaths(), s.fleet.stops.count, injected.Counts())
 }
 
 // newRound prepares the next job. It chooses the accounts on which the function fails.
@@ -350,29 +351,29 @@ func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ cred
 
 // trouble draws how often each kind of fault happens in a simulation. All kinds may happen, most of
 // them rarely.
-func trouble(rng *rand.Rand) []emulator.Fault {
+func trouble(rng *rand.Rand) []faults.Rule {
 	share := func(most float64) float64 { return most * math.Pow(1000, -rng.Float64()) }
 	minutes := func(n int) time.Duration { return time.Duration(rng.IntN(n*60)) * time.Second }
 	down := minutes(3)
-	return []emulator.Fault{
-		{Kind: emulator.LoseCall, Share: share(0.2)},
-		{Kind: emulator.LoseAnswer, Share: share(0.2)},
-		{Kind: emulator.LoseAnswer, Share: share(0.2), Code: codes.DeadlineExceeded,
+	return []faults.Rule{
+		{Kind: faults.LoseCall, Share: share(0.2)},
+		{Kind: faults.LoseAnswer, Share: share(0.2)},
+		{Kind: faults.LoseAnswer, Share: share(0.2), Code: codes.DeadlineExceeded,
 			Methods: []string{"Commit", "CreateTask"}},
-		{Kind: emulator.LoseCall, Share: share(0.1), Code: codes.Internal},
-		{Kind: emulator.LoseCall, After: down, Until: down + minutes(2) + time.Second},
-		{Kind: emulator.SlowCall,
-			Latency: emulator.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
-		{Kind: emulator.SlowCall, Share: share(0.05), Latency: emulator.Uniform{Max: 90 * time.Second}},
-		{Kind: emulator.SlowCall, Share: 0.4 * rng.Float64(), Latency: emulator.Uniform{Min: 10 * time.Second,
+		{Kind: faults.LoseCall, Share: share(0.1), Code: codes.Internal},
+		{Kind: faults.LoseCall, After: down, Until: down + minutes(2) + time.Second},
+		{Kind: faults.SlowCall,
+			Latency: faults.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
+		{Kind: faults.SlowCall, Share: share(0.05), Latency: faults.Uniform{Max: 90 * time.Second}},
+		{Kind: faults.SlowCall, Share: 0.4 * rng.Float64(), Latency: faults.Uniform{Min: 10 * time.Second,
 			Max: 100 * time.Second}, Methods: []string{"BeginTransaction"}},
-		{Kind: emulator.AbortCommit, Share: share(0.3)},
-		{Kind: emulator.DeliverTwice, Share: share(0.5), Latency: emulator.Uniform{Max: 5 * time.Minute}},
-		{Kind: emulator.DeliverTogether, Share: 0.5 * rng.Float64(), Latency: emulator.Uniform{Max: time.Second}},
-		{Kind: emulator.DeliverLate, Share: share(0.2), Latency: emulator.Uniform{Max: 10 * time.Minute}},
-		{Kind: emulator.DeliverShuffled, Share: share(1)},
-		{Kind: emulator.CrashReceiver, Share: share(0.3)},
-		{Kind: emulator.LoseReply, Share: share(0.3)},
+		{Kind: faults.AbortCommit, Share: share(0.3)},
+		{Kind: faults.DeliverTwice, Share: share(0.5), Latency: faults.Uniform{Max: 5 * time.Minute}},
+		{Kind: faults.DeliverTogether, Share: 0.5 * rng.Float64(), Latency: faults.Uniform{Max: time.Second}},
+		{Kind: faults.DeliverLate, Share: share(0.2), Latency: faults.Uniform{Max: 10 * time.Minute}},
+		{Kind: faults.DeliverShuffled, Share: share(1)},
+		{Kind: faults.CrashReceiver, Share: share(0.3)},
+		{Kind: faults.LoseReply, Share: share(0.3)},
 	}
 }
 

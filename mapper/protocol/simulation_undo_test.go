@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -104,7 +105,7 @@ func keysOfCommit(r *datastorepb.CommitRequest) (keys []*datastorepb.Key) {
 type undoSimulation struct {
 	*world
 	rng     *rand.Rand
-	faults  *emulator.Faults
+	faults  *faults.Faults
 	fleet   *fleet
 	history *history
 	n       int                  // number of accounts
@@ -169,7 +170,7 @@ func scribbler(n int) *mapper.Mapper[credit] {
 func simulateUndo(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 20))
 	s := &undoSimulation{
-		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 50 + rng.IntN(400),
+		rng: rng, faults: faults.New(seed, trouble(rng)...), n: 50 + rng.IntN(400),
 		history: &history{writes: make(map[string][]write), keys: make(map[string]*datastore.Key)},
 		ended:   make(map[string]time.Time),
 	}
@@ -800,7 +801,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 func simulateTransfers(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 40))
 	s := &undoSimulation{
-		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(300),
+		rng: rng, faults: faults.New(seed, trouble(rng)...), n: 20 + rng.IntN(300),
 		ended: make(map[string]time.Time),
 	}
 	reads := func(e *mapper.Entity[purse], _ mapper.NoParams) []*datastore.Key {

@@ -17,12 +17,13 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // wantParts checks that the parts together have each user of a query once. It returns the size of
 // the largest part, as a multiple of the mean.
 func (w *world) wantParts(
-	splits []mapper.Split, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool,
+	splits []split.Part, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool,
 ) float64 {
 	w.Helper()
 	seen := make(map[string]int)
@@ -78,8 +79,8 @@ func TestSplits(t *testing.T) {
 					for _, parts := range []int{1, 7} {
 						q := test.query
 						q.Kind = "User"
-						splits, err := mapper.Splits(t.Context(), w.client, q, parts,
-							&mapper.SplitsOptions{Count: true})
+						splits, err := split.Query(t.Context(), w.client, q, parts,
+							&split.Options{Count: true})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -113,7 +114,7 @@ func TestSplitsOfMany(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: 16}})
 		w.putAccounts(names(n))
 		before := w.emulator.Usage()
-		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20, nil)
+		splits, err := split.Query(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20, nil)
 		used := w.emulator.Usage().Sub(before)
 		if err != nil || len(splits) != 20 || used.Reads > 100 || used.SmallOps > 2000 {
 			t.Fatalf("%d splits, %v, used %+v", len(splits), err, used)
@@ -121,8 +122,8 @@ func TestSplitsOfMany(t *testing.T) {
 		if splits[3].Entities != -1 {
 			t.Errorf("not counted, and %d entities", splits[3].Entities)
 		}
-		splits, err = mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20,
-			&mapper.SplitsOptions{Count: true})
+		splits, err = split.Query(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20,
+			&split.Options{Count: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,7 @@ func TestSplitsOfMany(t *testing.T) {
 			t.Errorf("%d entities, the largest split is %.2f times the mean", total, ratio)
 		}
 		encoded, err := json.Marshal(splits[3])
-		var decoded mapper.Split
+		var decoded split.Part
 		if err := errors.Join(err, json.Unmarshal(encoded, &decoded)); err != nil ||
 			!decoded.Query.Start.Equal(splits[3].Query.Start) || !decoded.Query.End.Equal(splits[4].Query.Start) {
 			t.Errorf("%s, %v", encoded, err)
@@ -151,8 +152,8 @@ func TestSplitsUnsampled(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: 1 << 16}})
 		const n = 12_000
 		w.putAccounts(names(n))
-		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
-			&mapper.SplitsOptions{Count: true})
+		splits, err := split.Query(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
+			&split.Options{Count: true})
 		if err != nil || len(splits) != 8 {
 			t.Fatalf("%d splits, %v", len(splits), err)
 		}
@@ -166,8 +167,8 @@ func TestSplitsUnsampled(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: scatter}})
 			w.putAccounts(names(12_000))
-			splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
-				&mapper.SplitsOptions{Count: true})
+			splits, err := split.Query(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
+				&split.Options{Count: true})
 			if err != nil || len(splits) != 8 {
 				t.Fatalf("%d splits, %v", len(splits), err)
 			}
@@ -187,7 +188,7 @@ func TestSplitsIndexes(t *testing.T) {
 	q := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("score", ">", 0.0)}}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}})
-		_, err := mapper.Splits(t.Context(), w.client, q, 5, nil)
+		_, err := split.Query(t.Context(), w.client, q, 5, nil)
 		if !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Fatal(err)
 		}
@@ -195,7 +196,7 @@ func TestSplitsIndexes(t *testing.T) {
 		lines, _, _ = strings.Cut(lines, "\nThe database says")
 		w = newWorld(t, setting{emulator: emulator.Options{Indexes: []byte(lines)}})
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 1000)
-		splits, err := mapper.Splits(t.Context(), w.client, q, 5, &mapper.SplitsOptions{Count: true})
+		splits, err := split.Query(t.Context(), w.client, q, 5, &split.Options{Count: true})
 		if err != nil || len(splits) != 5 {
 			t.Fatalf("%d splits, %v", len(splits), err)
 		}
@@ -230,7 +231,7 @@ func TestSplitsRefused(t *testing.T) {
 			"can't be read as it was": {w.client,
 				mapper.Query{Kind: "User", ReadTime: time.Now().Add(time.Hour)}, 2},
 		} {
-			if _, err := mapper.Splits(t.Context(), ask.client, ask.query, ask.n, nil); !errors.Is(err,
+			if _, err := split.Query(t.Context(), ask.client, ask.query, ask.n, nil); !errors.Is(err,
 				mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
@@ -244,10 +245,10 @@ func TestSplitsRefused(t *testing.T) {
 	})
 }
 
-// wantCompared calls CompareSplits, checks the result against Splits, and returns it.
-func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComparison {
+// wantCompared calls split.Compare, checks the result against split.Query, and returns it.
+func (w *world) wantCompared(q mapper.Query, n, entities int) *split.Comparison {
 	w.Helper()
-	c, err := mapper.CompareSplits(w.Context(), w.client, q, n)
+	c, err := split.Compare(w.Context(), w.client, q, n)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -277,14 +278,14 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 			w.Errorf("%s: ratio %v, want %v", way.Way, way.Ratio, want)
 		}
 	}
-	splits, err := mapper.Splits(w.Context(), w.client, q, n, &mapper.SplitsOptions{Count: true})
+	splits, err := split.Query(w.Context(), w.client, q, n, &split.Options{Count: true})
 	if err != nil && (entities == 0 || c.Ways[3].Parts > 1 ||
 		!strings.Contains(err.Error(), "it is unknown where they are")) {
 		w.Fatal(err)
 	}
 	for i, s := range splits {
 		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
-			w.Fatalf("%v, and Splits has %d parts; part %d has %d entities", each, len(splits), i,
+			w.Fatalf("%v, and split.Query has %d parts; part %d has %d entities", each, len(splits), i,
 				s.Entities)
 		}
 	}
@@ -386,12 +387,12 @@ func TestLexicographic(t *testing.T) {
 		if lexicographic.Ratio < 3 || scatter.Ratio < 1.5*oversampled.Ratio || oversampled.Ratio > 1.5 ||
 			ours.Ratio > oversampled.Ratio+0.2 {
 			t.Errorf("the largest is %.2f times the mean lexicographically, %.2f by scatter, %.2f oversampled, %.2f "+
-				"by Splits", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
+				"by split.Query", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
 		}
 	})
 }
 
-// TestCompareRefused checks that CompareSplits refuses impossible arguments.
+// TestCompareRefused checks that split.Compare refuses impossible arguments.
 func TestCompareRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -401,12 +402,12 @@ func TestCompareRefused(t *testing.T) {
 			n int
 		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2},
 			{mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
-			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err,
+			if _, err := split.Compare(t.Context(), w.client, c.q, c.n); !errors.Is(err,
 				mapper.ErrInvalidArgument) {
 				t.Errorf("%+v in %d parts: %v", c.q, c.n, err)
 			}
 		}
-		if _, err := mapper.CompareSplits(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err,
+		if _, err := split.Compare(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err,
 			mapper.ErrInvalidArgument) {
 			t.Errorf("no client: %v", err)
 		}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
@@ -42,7 +43,7 @@ func TestJobStates(t *testing.T) {
 type watched struct {
 	*world
 	rng    *rand.Rand
-	faults *emulator.Faults
+	faults *faults.Faults
 	n      int
 	job    *mapper.Job
 	all    *lookFigures
@@ -74,15 +75,15 @@ func watchJob(t *testing.T, seed uint64, all *lookFigures) {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	w := &watched{rng: rng, all: all, n: int(chance(rng, 60, 5000)), tries: make(map[string]int)}
 	latency := time.Duration(chance(rng, 2, 30)) * time.Millisecond
-	trouble := []emulator.Fault{{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: latency}}}
+	trouble := []faults.Rule{{Kind: faults.SlowCall, Latency: faults.Exponential{Mean: latency}}}
 	if rng.IntN(2) == 0 {
-		trouble = append(trouble, emulator.Fault{Kind: emulator.LoseCall, Share: 0.01},
-			emulator.Fault{Kind: emulator.LoseAnswer, Share: 0.01, Code: codes.DeadlineExceeded,
+		trouble = append(trouble, faults.Rule{Kind: faults.LoseCall, Share: 0.01},
+			faults.Rule{Kind: faults.LoseAnswer, Share: 0.01, Code: codes.DeadlineExceeded,
 				Methods: []string{"Commit", "CreateTask"}},
-			emulator.Fault{Kind: emulator.AbortCommit, Share: 0.02},
-			emulator.Fault{Kind: emulator.DeliverTwice, Share: 0.02, Latency: emulator.Uniform{Max: time.Minute}})
+			faults.Rule{Kind: faults.AbortCommit, Share: 0.02},
+			faults.Rule{Kind: faults.DeliverTwice, Share: 0.02, Latency: faults.Uniform{Max: time.Minute}})
 	}
-	w.faults = emulator.NewFaults(seed, trouble...)
+	w.faults = faults.New(seed, trouble...)
 	w.faults.Pause()
 	workers := int(chance(rng, 1, 40))
 	m := mapper.Update("watched", w.function(w.pace()))

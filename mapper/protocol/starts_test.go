@@ -23,10 +23,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 // TestConcurrentStarts makes five concurrent starts of one job, while answers get lost. They must
@@ -241,7 +243,7 @@ func TestStartCuts(t *testing.T) {
 func TestStartWithoutLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"},
+		f := faults.New(1, faults.Rule{Kind: faults.LoseCall, Methods: []string{"Lookup"},
 			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
@@ -296,8 +298,8 @@ func TestBadStartCallsNothing(t *testing.T) {
 func TestWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
+		f := faults.New(1,
+			faults.Rule{Kind: faults.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
 				"BeginTransaction", "Commit"}, Code: codes.Unavailable})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
@@ -315,8 +317,8 @@ func TestWithoutAnswers(t *testing.T) {
 				_, err := addCredit.Plan(ctx, w.engine, q, nil)
 				return err
 			},
-			"Splits": func(ctx context.Context) error {
-				_, err := mapper.Splits(ctx, w.client, q, 8, nil)
+			"split.Query": func(ctx context.Context) error {
+				_, err := split.Query(ctx, w.client, q, 8, nil)
 				return err
 			},
 			"Jobs": func(ctx context.Context) error {
@@ -359,7 +361,7 @@ func TestWithoutAnswers(t *testing.T) {
 func TestStartWithoutCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"},
+		f := faults.New(1, faults.Rule{Kind: faults.LoseCall, Methods: []string{"Commit"},
 			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)

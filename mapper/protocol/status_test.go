@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -321,12 +322,12 @@ func TestLostAnswersOfChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Share: 1,
+		injected := faults.New(1, faults.Rule{Kind: faults.LoseAnswer, Share: 1,
 			Code: codes.DeadlineExceeded, Methods: []string{"Commit"}})
-		faults.Pause()
-		w := newWorld(t, setting{emulator: emulator.Options{Faults: faults}, log: &log}, steadyCredit)
+		injected.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: injected}, log: &log}, steadyCredit)
 		w.putAccounts(names(500))
-		faults.Resume()
+		injected.Resume()
 		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
 			&mapper.StartOptions{ID: "one", PageSize: 20})
 		if err != nil {

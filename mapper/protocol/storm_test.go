@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -182,12 +183,12 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 		}
 		return nil
 	})
-	faults := emulator.NewFaults(1)
+	injected := faults.New(1)
 	if slow > 0 {
-		faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"},
-			Latency: emulator.Constant(slow)})
+		injected = faults.New(1, faults.Rule{Kind: faults.SlowCall, Methods: []string{"Commit"},
+			Latency: faults.Constant(slow)})
 	}
-	w := newWorld(t, setting{queue: impatient(8), emulator: emulator.Options{Faults: faults}}, storm, innocent)
+	w := newWorld(t, setting{queue: impatient(8), emulator: emulator.Options{Faults: injected}}, storm, innocent)
 	f = newFleet(w, 1, 1, storm, innocent)
 	w.putAccounts(names(1))
 	if _, err := w.client.Put(t.Context(), otherKey(0), new(other)); err != nil {

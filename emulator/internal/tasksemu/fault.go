@@ -5,34 +5,9 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
-
-// Faults decides which faults happen to deliveries. A queue calls its methods while it holds its
-// own lock, so they must not call the server.
-type Faults interface {
-	// Pick chooses the task to deliver next, by its index among n waiting tasks (n > 0). Task 0 is
-	// due first; the others are in no particular order.
-	Pick(n int) int
-	// Hold returns how long a due task is delayed. 0 means not at all.
-	Hold() time.Duration
-	// Delivery returns the faults of one delivery.
-	Delivery() Delivery
-}
-
-// A Delivery has the faults of one delivery. The zero value has no fault.
-type Delivery struct {
-	// Twin and Again are faults with which the task is delivered a second time, and the answer to
-	// the second delivery has no effect. With Twin, the second delivery starts TwinAfter after the
-	// start of the first one. With Again, it starts AgainAfter after the first one has ended.
-	Twin, Again           bool
-	TwinAfter, AgainAfter time.Duration
-	// Lost ignores the handler's answer, as if the connection broke.
-	Lost bool
-	// Cut ends the request CutAfter after its start. If the handler has answered by then, the
-	// answer is ignored.
-	Cut      bool
-	CutAfter time.Duration
-}
 
 // send delivers a task once, or more often if its faults demand it. It returns the outcome of the
 // first delivery. The further deliveries belong to the era e, so a reset of the server ends them.
@@ -60,7 +35,7 @@ func (s *Server) repeat(ctx context.Context, d *delivery, after time.Duration) {
 
 // cutOff carries out a delivery, and ends it early if the fault says so. With the faults Cut and
 // Lost, the outcome is that there was no answer.
-func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcome {
+func (s *Server) cutOff(ctx context.Context, d *delivery, fault inject.Delivery) outcome {
 	cut := ctx
 	if fault.Cut {
 		var cancel context.CancelFunc

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/oidc"
 )
@@ -25,7 +26,7 @@ type Options struct {
 	// ReuseNames allows creating a queue with the name of a deleted one.
 	ReuseNames bool
 	// Faults decides which faults happen to deliveries. If it is nil, none happen.
-	Faults Faults
+	Faults inject.Deliveries
 }
 
 // A Server serves google.cloud.tasks.v2.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 )
 
@@ -38,7 +39,7 @@ const (
 type service struct {
 	*router
 	emulator *emulator.Emulator
-	latency  *emulator.Faults
+	latency  *faults.Faults
 	client   *datastore.Client
 	url      string
 	front    *httptest.Server
@@ -73,12 +74,12 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 		}
 		s.programs = []string{binary}
 	}
-	var slow []emulator.Fault
+	var slow []faults.Rule
 	if c.latency > 0 {
 		slow = append(slow,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency}})
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.LogNormal{Median: c.latency, P99: 5 * c.latency}})
 	}
-	s.latency = emulator.NewFaults(1, slow...)
+	s.latency = faults.New(1, slow...)
 	s.latency.Pause()
 	if s.emulator, err = emulator.Start(&emulator.Options{
 		DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0", Faults: s.latency,

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -65,7 +66,7 @@ type Cloud struct {
 
 	open     func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error)
 	embedded *emulator.Emulator
-	faults   *emulator.Faults
+	faults   *faults.Faults
 	closers  []func()
 }
 
@@ -103,15 +104,15 @@ func (c *Cloud) Close() {
 
 // Start starts the services. Calls of the Datastore have no latency before a call of Slow.
 func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
-	c := &Cloud{faults: emulator.NewFaults(1)}
+	c := &Cloud{faults: faults.New(1)}
 	defer func() {
 		if err != nil {
 			c.Close()
 		}
 	}()
 	if o.Latency > 0 {
-		c.faults = emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: o.Latency, Max: o.Latency},
+		c.faults = faults.New(1,
+			faults.Rule{Kind: faults.SlowCall, Latency: faults.Uniform{Min: o.Latency, Max: o.Latency},
 				Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}})
 	}
 	c.faults.Pause()

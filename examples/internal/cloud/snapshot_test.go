@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/split"
 )
 
 type item struct {
@@ -139,7 +140,7 @@ func testSnapshot(t *testing.T, name string) {
 func wantSplits(t *testing.T, client *datastore.Client, n int) {
 	t.Helper()
 	for _, q := range []mapper.Query{{Kind: "Item"}, {Kind: "Item", ShardBy: "N"}} {
-		splits, err := mapper.Splits(t.Context(), client, q, 6, nil)
+		splits, err := split.Query(t.Context(), client, q, 6, nil)
 		if err != nil || len(splits) != 6 {
 			t.Fatalf("%+v: %d splits, %v", q, len(splits), err)
 		}

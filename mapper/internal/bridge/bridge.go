@@ -1,5 +1,5 @@
-// Package bridge gives mapper/mappertest, and tests of whole jobs, access to unexported parts of
-// package mapper. Package mapper assigns the functions, because bridge can't import mapper.
+// Package bridge gives mapper/split, mapper/mappertest, and tests of whole jobs, access to unexported
+// parts of package mapper. Package mapper assigns the functions, because bridge can't import mapper.
 package bridge
 
 import (
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
 var (
@@ -17,6 +18,13 @@ var (
 	// PrepareBatch takes a mapper.AnyMapper and its parameters. It returns the mapper's function
 	// for batches, and the size of a batch.
 	PrepareBatch func(definition, params any) (function.BatchFunc, int, error)
+
+	// InnerQuery converts a mapper.Query for package query.
+	InnerQuery func(q any) query.Query
+
+	// PublicQuery converts a query of package query into a mapper.Query. It does the reverse of
+	// InnerQuery.
+	PublicQuery func(q query.Query) any
 
 	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test run can be
 	// repeated.

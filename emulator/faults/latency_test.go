@@ -1,4 +1,4 @@
-package emulator_test
+package faults_test
 
 import (
 	"math/rand/v2"
@@ -6,20 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/faults"
 )
 
 // TestLatencies checks the quantiles of each distribution over 10,000 draws.
 func TestLatencies(t *testing.T) {
 	for _, c := range []struct {
-		latency     emulator.Latency
+		latency     faults.Latency
 		median, p99 time.Duration
 	}{
-		{emulator.Constant(time.Second), time.Second, time.Second},
-		{emulator.Uniform{Min: time.Second, Max: 3 * time.Second}, 2 * time.Second, 2980 * time.Millisecond},
-		{emulator.Uniform{Min: time.Second}, time.Second, time.Second},
-		{emulator.Exponential{Mean: time.Second}, 693 * time.Millisecond, 4605 * time.Millisecond},
-		{emulator.LogNormal{Median: 20 * time.Millisecond, P99: 200 * time.Millisecond}, 20 * time.Millisecond,
+		{faults.Constant(time.Second), time.Second, time.Second},
+		{faults.Uniform{Min: time.Second, Max: 3 * time.Second}, 2 * time.Second, 2980 * time.Millisecond},
+		{faults.Uniform{Min: time.Second}, time.Second, time.Second},
+		{faults.Exponential{Mean: time.Second}, 693 * time.Millisecond, 4605 * time.Millisecond},
+		{faults.LogNormal{Median: 20 * time.Millisecond, P99: 200 * time.Millisecond}, 20 * time.Millisecond,
 			200 * time.Millisecond},
 	} {
 		rng := rand.New(rand.NewPCG(1, 2))

@@ -1,44 +1,39 @@
-package emulator
+package faults
 
 import (
 	"time"
 
-	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
 
-// taskFaults implements [tasksemu.Faults]: it decides which faults happen to deliveries.
-type taskFaults struct{ *Faults }
-
-var _ tasksemu.Faults = taskFaults{}
-
-func ofKind(kind FaultKind) func(*rule) bool {
-	return func(r *rule) bool { return r.Kind == kind }
+func ofKind(kind Kind) func(*activeRule) bool {
+	return func(r *activeRule) bool { return r.Kind == kind }
 }
 
 // Pick returns the index of the task to deliver next among n waiting tasks: 0, or a random index if
 // the fault DeliverShuffled happens. If only one task waits, this fault does not happen.
-func (f taskFaults) Pick(n int) int {
+func (s source) Pick(n int) int {
 	picked := 0
 	if n < 2 {
 		return picked
 	}
-	f.each(ofKind(DeliverShuffled), func(r *rule, _ time.Duration) { picked = r.rng.IntN(n) })
+	s.each(ofKind(DeliverShuffled), func(r *activeRule, _ time.Duration) { picked = r.rng.IntN(n) })
 	return picked
 }
 
 // Hold returns how long the fault DeliverLate delays a due task. 0 means that the fault does not
 // happen.
-func (f taskFaults) Hold() time.Duration {
+func (s source) Hold() time.Duration {
 	var longest time.Duration
-	f.each(ofKind(DeliverLate), func(_ *rule, d time.Duration) { longest = max(longest, d) })
+	s.each(ofKind(DeliverLate), func(_ *activeRule, d time.Duration) { longest = max(longest, d) })
 	return longest
 }
 
 // Delivery returns the faults that happen to one delivery: DeliverTwice, DeliverTogether, and at
 // most one of CrashReceiver and LoseReply.
-func (f taskFaults) Delivery() tasksemu.Delivery {
-	var p tasksemu.Delivery
-	about := func(r *rule) bool {
+func (s source) Delivery() inject.Delivery {
+	var p inject.Delivery
+	about := func(r *activeRule) bool {
 		switch r.Kind {
 		case DeliverTwice:
 			return !p.Again
@@ -49,7 +44,7 @@ func (f taskFaults) Delivery() tasksemu.Delivery {
 		}
 		return false
 	}
-	f.each(about, func(r *rule, d time.Duration) {
+	s.each(about, func(r *activeRule, d time.Duration) {
 		switch r.Kind {
 		case DeliverTwice:
 			p.Again, p.AgainAfter = true, d

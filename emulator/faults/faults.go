@@ -1,6 +1,7 @@
-package emulator
+package faults
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,24 +14,26 @@ import (
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"github.com/scattermap/scattermap/emulator/internal/inject"
 )
 
-// A FaultKind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls
-// of Datastore and Cloud Tasks. All others happen to deliveries of tasks.
-type FaultKind int
+// A Kind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls of
+// Datastore and Cloud Tasks. All others happen to deliveries of tasks.
+type Kind int
 
 const (
 	// LoseCall answers a call with an error, and the call has no effect. In production this happens
 	// if the service is overloaded or restarts. After UNAVAILABLE, the Go clients repeat calls that
 	// are safe to repeat.
-	LoseCall FaultKind = iota + 1
+	LoseCall Kind = iota + 1
 
 	// LoseAnswer lets a call take effect, but answers it with an error. In production this happens
 	// if the connection breaks before the answer arrives. The caller can't tell it from LoseCall: a
 	// commit may have taken effect, or a task may exist.
 	LoseAnswer
 
-	// SlowCall delays a call by Fault.Latency: one half before the effect, the other half after it.
+	// SlowCall delays a call by Rule.Latency: one half before the effect, the other half after it.
 	// If the caller's deadline passes in the first half, the call has no effect. If it passes in
 	// the second half, the effect stays.
 	SlowCall
@@ -40,17 +43,17 @@ const (
 	// The Go client's RunInTransaction tries three times by default.
 	AbortCommit
 
-	// DeliverTwice delivers a task a second time, Fault.Latency after its delivery has ended. The
+	// DeliverTwice delivers a task a second time, Rule.Latency after its delivery has ended. The
 	// second delivery has the same headers. Its answer has no effect. In production this is rare,
 	// but Cloud Tasks promises only at-least-once delivery.
 	DeliverTwice
 
-	// DeliverTogether delivers a task a second time, Fault.Latency after the start of its delivery.
+	// DeliverTogether delivers a task a second time, Rule.Latency after the start of its delivery.
 	// So both deliveries may run at once. In production this also happens if a handler still runs
 	// after its deadline, and Cloud Tasks retries the task.
 	DeliverTogether
 
-	// DeliverLate delays a due task by Fault.Latency, so that other tasks overtake it. In
+	// DeliverLate delays a due task by Rule.Latency, so that other tasks overtake it. In
 	// production schedule_time is only the earliest time of a delivery.
 	DeliverLate
 
@@ -58,7 +61,7 @@ const (
 	// Tasks does not guarantee an order.
 	DeliverShuffled
 
-	// CrashReceiver ends the request of a delivery Fault.Latency after its start, or by default
+	// CrashReceiver ends the request of a delivery Rule.Latency after its start, or by default
 	// after a random time of up to a second. It cancels the context of the handler's request. The
 	// answer is lost, even if the handler has already given it. In production this happens if the
 	// instance that handles the request is killed. Here the handler continues, unless it watches
@@ -70,18 +73,18 @@ const (
 	LoseReply
 )
 
-var faultNames = map[FaultKind]string{
+var kindNames = map[Kind]string{
 	LoseCall: "LoseCall", LoseAnswer: "LoseAnswer", SlowCall: "SlowCall", AbortCommit: "AbortCommit",
 	DeliverTwice: "DeliverTwice", DeliverTogether: "DeliverTogether", DeliverLate: "DeliverLate",
 	DeliverShuffled: "DeliverShuffled", CrashReceiver: "CrashReceiver", LoseReply: "LoseReply",
 }
 
 // String returns the name of the kind's constant.
-func (k FaultKind) String() string {
-	if name := faultNames[k]; name != "" {
+func (k Kind) String() string {
+	if name := kindNames[k]; name != "" {
 		return name
 	}
-	return fmt.Sprintf("FaultKind(%d)", int(k))
+	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
 // methods has the short names of all methods of both services, such as Commit.
@@ -97,14 +100,14 @@ var methods = func() map[string]bool {
 }()
 
 // ofCalls reports whether this kind of fault happens to calls, and not to deliveries.
-func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
+func (k Kind) ofCalls() bool { return k <= AbortCommit }
 
-// A Fault is a rule: what goes wrong, how often, and when. The rules apply to each call or delivery
-// one after the other, so several faults may happen to it. After a rule that prevents a call's
-// effect, the remaining rules do not apply to this call. Each kind of fault happens to a delivery
-// at most once. Of CrashReceiver and LoseReply, only one does.
-type Fault struct {
-	Kind FaultKind
+// A Rule says what goes wrong, how often, and when. The rules apply to each call or delivery one
+// after the other, so several faults may happen to it. After a rule that prevents a call's effect,
+// the remaining rules do not apply to this call. Each kind of fault happens to a delivery at most
+// once. Of CrashReceiver and LoseReply, only one does.
+type Rule struct {
+	Kind Kind
 
 	// Methods are the short names of the calls that the rule applies to, such as "Commit" and
 	// "CreateTask". Faults of deliveries have none. Defaults to all calls.
@@ -124,61 +127,61 @@ type Fault struct {
 	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is the fault's duration, or when it happens: see the constants of [FaultKind]. Each
-	// fault draws its own value. SlowCall and DeliverLate require a Latency. For CrashReceiver it
+	// Latency is the fault's duration, or when it happens: see the constants of [Kind]. Each fault
+	// draws its own value. SlowCall and DeliverLate require a Latency. For CrashReceiver it
 	// defaults to a random duration of up to a second, and for other kinds to 0.
 	Latency Latency
 }
 
-func (f Fault) withDefaults() Fault {
-	if f.Share == 0 {
-		f.Share = 1
+func (r Rule) withDefaults() Rule {
+	if r.Share == 0 {
+		r.Share = 1
 	}
-	if f.Code == codes.OK {
-		f.Code = codes.Unavailable
+	if r.Code == codes.OK {
+		r.Code = codes.Unavailable
 	}
-	if f.Latency == nil {
-		f.Latency = Constant(0)
-		if f.Kind == CrashReceiver {
-			f.Latency = Uniform{Max: time.Second}
+	if r.Latency == nil {
+		r.Latency = Constant(0)
+		if r.Kind == CrashReceiver {
+			r.Latency = Uniform{Max: time.Second}
 		}
 	}
-	return f
+	return r
 }
 
-func (f Fault) validate() error {
-	if faultNames[f.Kind] == "" {
-		return fmt.Errorf("emulator: Fault.Kind is not one of the constants: %v", f.Kind)
+func (r Rule) validate() error {
+	if kindNames[r.Kind] == "" {
+		return fmt.Errorf("Rule.Kind is not one of the constants: %v", r.Kind)
 	}
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("emulator: fault %v: "+format, append([]any{f.Kind}, args...)...)
+		return fmt.Errorf("rule of %v: "+format, append([]any{r.Kind}, args...)...)
 	}
 	switch {
-	case !(f.Share >= 0 && f.Share <= 1):
-		return refuse("Share has to be in (0, 1], it is %v", f.Share)
-	case f.After < 0 || f.Until < 0 || f.Until != 0 && f.Until <= f.After:
-		return refuse("Until has to be after After, they are %v and %v", f.Until, f.After)
-	case f.Limit < 0:
-		return refuse("Limit has to be at least 0, it is %d", f.Limit)
-	case len(f.Methods) > 0 && !f.Kind.ofCalls():
+	case !(r.Share >= 0 && r.Share <= 1):
+		return refuse("Share has to be in (0, 1], it is %v", r.Share)
+	case r.After < 0 || r.Until < 0 || r.Until != 0 && r.Until <= r.After:
+		return refuse("Until has to be after After, they are %v and %v", r.Until, r.After)
+	case r.Limit < 0:
+		return refuse("Limit has to be at least 0, it is %d", r.Limit)
+	case len(r.Methods) > 0 && !r.Kind.ofCalls():
 		return refuse("Methods are for faults of calls")
-	case slices.ContainsFunc(f.Methods, func(m string) bool { return !methods[m] }):
-		return refuse("Methods are names of calls, as in \"Commit\", they are %q", f.Methods)
-	case f.Kind == AbortCommit && slices.ContainsFunc(f.Methods, func(m string) bool { return m != "Commit" }):
-		return refuse("Methods can be only \"Commit\", they are %q", f.Methods)
-	case (f.Kind == SlowCall || f.Kind == DeliverLate) && f.Latency == nil:
+	case slices.ContainsFunc(r.Methods, func(m string) bool { return !methods[m] }):
+		return refuse("Methods are names of calls, as in \"Commit\", they are %q", r.Methods)
+	case r.Kind == AbortCommit && slices.ContainsFunc(r.Methods, func(m string) bool { return m != "Commit" }):
+		return refuse("Methods can be only \"Commit\", they are %q", r.Methods)
+	case (r.Kind == SlowCall || r.Kind == DeliverLate) && r.Latency == nil:
 		return refuse("Latency is not set")
 	}
-	if f.Latency != nil {
-		if err := f.Latency.validate(); err != nil {
+	if r.Latency != nil {
+		if err := r.Latency.validate(); err != nil {
 			return refuse("Latency: %w", err)
 		}
 	}
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] fail, by rules and by a seed. They are safe
-// for concurrent use.
+// Faults make calls and deliveries of one emulator fail, by rules and by a seed. They are safe for
+// concurrent use.
 //
 // Each rule has its own sequence of random numbers. It draws one number for each call or delivery
 // to which it applies. So the same seed and the same order of calls give the same faults. In a
@@ -190,29 +193,35 @@ type Faults struct {
 	mu      sync.Mutex
 	begun   time.Time // when the emulator started; zero before
 	paused  bool
-	rules   []*rule
+	rules   []*activeRule
 	invalid error // the error of the first invalid rule
-	// transactions that AbortCommit has rolled back, until the client rolls them back
-	aborted map[transactionKey]bool
 }
 
-// A rule is a Fault with its random numbers and counts.
-type rule struct {
-	Fault
+// An activeRule is a Rule with its random numbers and counts.
+type activeRule struct {
+	Rule
 	rng      *rand.Rand
 	happened int
 }
 
-// NewFaults returns faults for [Options].Faults. They happen from the start; [Faults.Pause] stops
-// them. If a rule is invalid, [Start] returns an error.
-func NewFaults(seed uint64, rules ...Fault) *Faults {
-	f := &Faults{seed: seed, aborted: make(map[transactionKey]bool)}
-	f.invalid = f.Add(rules...)
+// New returns faults for emulator.Options. They happen from the emulator's start; [Faults.Pause]
+// stops them. If a rule is invalid, emulator.Start returns an error.
+func New(seed uint64, rules ...Rule) *Faults {
+	f := &Faults{seed: seed}
+	f.invalid = f.add(rules)
 	return f
 }
 
-// Add adds rules after the existing ones. It returns an error, and adds none, if one is invalid.
-func (f *Faults) Add(rules ...Fault) error {
+// Add adds rules after the existing ones. If one is invalid, Add returns an error and adds none.
+func (f *Faults) Add(rules ...Rule) error {
+	if err := f.add(rules); err != nil {
+		return fmt.Errorf("faults: %w", err)
+	}
+	return nil
+}
+
+// add does the work of Add.
+func (f *Faults) add(rules []Rule) error {
 	for _, r := range rules {
 		if err := r.validate(); err != nil {
 			return err
@@ -223,7 +232,7 @@ func (f *Faults) Add(rules ...Fault) error {
 	for _, r := range rules {
 		r = r.withDefaults()
 		r.Methods = slices.Clone(r.Methods)
-		f.rules = append(f.rules, &rule{Fault: r, rng: rand.New(rand.NewPCG(f.seed, uint64(len(f.rules))))})
+		f.rules = append(f.rules, &activeRule{Rule: r, rng: rand.New(rand.NewPCG(f.seed, uint64(len(f.rules))))})
 	}
 	return nil
 }
@@ -242,42 +251,48 @@ func (f *Faults) pause(paused bool) {
 
 // Counts returns how many faults of each kind have happened. A test that relies on faults should
 // check that there were some.
-func (f *Faults) Counts() map[FaultKind]int {
+func (f *Faults) Counts() map[Kind]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	counts := make(map[FaultKind]int)
+	counts := make(map[Kind]int)
 	for _, r := range f.rules {
 		counts[r.Kind] += r.happened
 	}
-	maps.DeleteFunc(counts, func(_ FaultKind, n int) bool { return n == 0 })
+	maps.DeleteFunc(counts, func(_ Kind, n int) bool { return n == 0 })
 	return counts
 }
 
-// attach connects the faults to the emulator that is about to start. It returns an error if a rule
+// A source is what the emulator sees of its faults. Its methods are in deliveries.go, in calls.go
+// and here.
+type source struct{ *Faults }
+
+func init() { inject.Of = func(f any) inject.Source { return source{f.(*Faults)} } }
+
+// Attach connects the faults to the emulator that is about to start. It returns an error if a rule
 // is invalid, or if another emulator has the faults.
-func (f *Faults) attach() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s source) Attach() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case f.invalid != nil:
-		return f.invalid
-	case !f.begun.IsZero():
-		return fmt.Errorf("emulator: Options.Faults are those of another emulator")
+	case s.invalid != nil:
+		return s.invalid
+	case !s.begun.IsZero():
+		return errors.New("another emulator has them")
 	}
-	f.begun = time.Now()
+	s.begun = time.Now()
 	return nil
 }
 
-// detach undoes attach if the emulator's start fails.
-func (f *Faults) detach() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.begun = time.Time{}
+// Detach undoes Attach if the emulator's start fails.
+func (s source) Detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = time.Time{}
 }
 
 // strike decides whether the rule's fault happens now, and draws its latency. The age is the time
 // since the start of the emulator.
-func (r *rule) strike(age time.Duration) (bool, time.Duration) {
+func (r *activeRule) strike(age time.Duration) (bool, time.Duration) {
 	if age < r.After || r.Until != 0 && age >= r.Until || r.Limit > 0 && r.happened >= r.Limit {
 		return false, 0
 	}
@@ -290,7 +305,7 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 
 // each draws a fault from each rule for which the function about returns true. For each fault that
 // happens now, it calls the function do with the rule and the fault's latency.
-func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
+func (f *Faults) each(about func(*activeRule) bool, do func(r *activeRule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.paused {

@@ -1,0 +1,9 @@
+// Package split cuts a query into parts of about the same size, for programs that read them in
+// parallel. It needs a client of Datastore, and no engine. A job needs no package split: its tasks
+// divide their ranges while they run.
+//
+//	parts, err := split.Query(ctx, client, mapper.Query{Kind: "Account"}, 100, nil)
+//
+// [Query] cuts at sampled keys or at counts. [Compare] says how even its parts are, and the parts
+// of three other ways. The command "scattermap splits" calls both.
+package split
