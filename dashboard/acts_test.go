@@ -199,7 +199,8 @@ func TestRate(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
 	}
 	// an entered 0 may mean that nothing is allowed, so it does not lift a limit
-	for _, bad := range []string{"rate=0", "rate=500&writes=0.0", "calls=-0", "rate=5&for=0", "rate=5&for=0s", "rate=1,5",
+	for _, bad := range []string{"rate=0", "rate=500&writes=0.0", "calls=-0", "rate=5&for=0", "rate=5&for=0s",
+		"rate=1,5",
 		"rate=1e309", "rate=%2B", "rate=5&for=1e9", "rate=5&for=9999999h"} {
 		code, text := post(t, w.url+"act", "do=rate&id=j&"+bad)
 		if code != http.StatusBadRequest || !strings.Contains(text, "It was not done:") {

@@ -120,8 +120,9 @@ func simulate(t *testing.T, seed uint64) {
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: injected, PessimisticConcurrency: pessimistic, Interceptor: checker.intercept,
-			Retention: retention},
+		emulator: emulator.Options{Faults: injected, PessimisticConcurrency: pessimistic,
+			Interceptor: checker.intercept,
+			Retention:   retention},
 		queue:    workers,
 		deadline: s.deadline,
 		plain:    rand.New(rand.NewPCG(seed, 7)).IntN(2) == 0,

@@ -138,7 +138,9 @@ func (d *Definition) Functions(params json.RawMessage, keysOnly bool) (f Functio
 type Job struct {
 	Ref   record.Ref
 	Range *datastore.Key // the record of the page's range; nil: the function runs outside a page
-	Masks bool           // whether the database supports property masks, so that an update can leave other properties unchanged
+	// whether the database supports property masks, so that an update can leave other properties
+	// unchanged
+	Masks bool
 
 	Others Others // reads other entities for the function; nil: the function runs outside a page
 
