@@ -636,10 +636,12 @@ func TestMoveKeepsRetention(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, setting{}, addCredit)
-				other := w.second(addCredit)
+				w := newWorld(t, setting{}, steadyCredit)
+				other := w.second(steadyCredit)
 				w.putAccounts(names(20))
-				job := w.start(1, &mapper.StartOptions{ID: "one", Retain: mapper.MinRetain})
+				job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+					&mapper.StartOptions{ID: "one", Retain: mapper.MinRetain})
+				w.must(err)
 				end(w, job)
 				time.Sleep(time.Hour)
 				b := other.engine.Job("one")
