@@ -194,6 +194,13 @@ func TestEndSmall(t *testing.T) {
 				if c.name != "a job that is deleted meanwhile" && (err != nil || now.Over() != c.ends) {
 					w.Errorf("the job is %s, %v", now.State, err)
 				}
+				if !c.ends {
+					return
+				}
+				acts, err := now.History.Acts()
+				if err != nil || len(acts) == 0 || acts[len(acts)-1].To != record.Succeeded {
+					w.Errorf("its history is %+v, %v, and has to end with its success", acts, err)
+				}
 			})
 		})
 	}

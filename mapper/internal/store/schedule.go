@@ -19,7 +19,7 @@ import (
 // ended, or if there was no run.
 func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job, err error) {
 	s, run, err := lastRun(get, name)
-	if err != nil || run == nil || !run.Unfinished() {
+	if run == nil || !run.Unfinished() { // always so after an error
 		return s, nil, err
 	}
 	return s, run, nil
@@ -181,7 +181,7 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 // queues.
 func (t Turns) own(get get, at time.Time) (*record.Schedule, *record.Job, error) {
 	s, run, err := lastRun(get, t.Name)
-	if err != nil || run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
+	if run == nil || run.Queue == "" || slices.Contains(t.Queues, run.Queue) ||
 		!run.Unfinished() && (at.After(s.Tick) || t.Waited) {
 		return s, run, err
 	}

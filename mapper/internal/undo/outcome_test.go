@@ -131,6 +131,8 @@ func TestAlready(t *testing.T) {
 		}, "map[already:1 restored:2]"},
 		{"another page has written one later", func(w *world) { w.page(0, to{1: 7, 2: 7, 3: 7}); w.page(1, to{1: 8}) },
 			"map[restored:2]"}, // and the undo of that page restores entity 3
+		{"another page has put one back later", func(w *world) { w.page(0, to{1: 7, 2: 7, 3: 7}); w.page(1, to{1: 1}) },
+			"map[restored:2]"}, // and the undo of that page counts entity 1
 		{"others have deleted a new one", func(w *world) {
 			w.page(0, to{1: 7, 2: 7, 3: 7, 99: 7})
 			w.somebody(to{99: gone})
