@@ -135,7 +135,8 @@ func TestWaitAfterCleanUp(t *testing.T) {
 // TestWaitForNothing waits for an export whose first job was cleaned up before it ended, so that
 // there is no manifest.
 func TestWaitForNothing(t *testing.T) {
-	x := newExport(testbucket.New().Open(), nil)
+	store := testbucket.New()
+	x := newExport(store.Open(), nil)
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
@@ -154,5 +155,10 @@ func TestWaitForNothing(t *testing.T) {
 		if m, err := run.Wait(t.Context()); m != nil || !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("%v, %v", m, err)
 		}
+		store.Hook = func(*testbucket.Call) error { return errors.New("injected") }
+		if m, err := run.Wait(t.Context()); m != nil || err == nil || !strings.Contains(err.Error(), "injected") {
+			t.Errorf("it can't be known whether there is a manifest: %v, %v", m, err)
+		}
+		store.Hook = nil
 	})
 }

@@ -388,6 +388,37 @@ func TestJustEnough(t *testing.T) {
 	})
 }
 
+// TestPurseOfNewBudget reserves a page's cost in a delivery that does not know the job's new budget
+// yet, while another delivery has filled the purse from it. The page must take nothing from this
+// purse, because its cost is a share of the old budget.
+func TestPurseOfNewBudget(t *testing.T) {
+	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+		j := w.NewJob("j", "m")
+		j.Budget, j.Workers = []byte(`{"operations":100000}`), 1
+		d := loaded(w, x, j)
+		x.paces.Add(j.Ref(), pace.Throughput{Entities: 10, Spent: time.Second})
+		now, err := w.Jobs.Store.UpdateJob(w.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+			j.SetBudget([]byte(`{"operations":50000}`))
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		purse := &x.cache.at(j.Ref()).purse
+		purse.renew(now.Allowance)
+		purse.left = 0.5
+		settle, s, err := d.keepBudget(w.Context(), 500)
+		if err != nil || s != ours {
+			t.Fatalf("%d, %v", s, err)
+		}
+		d.turn.used = &billing.Usage{Reads: 14}
+		settle()
+		if purse.left != 0.5 {
+			t.Errorf("the new budget's purse has %v, want 0.5", purse.left)
+		}
+	})
+}
+
 // TestOtherBudget sets a budget that is 10,000 times as large while pages of the old one run. The
 // unspent rest of these pages is a share of the old budget, and small in the new one.
 func TestOtherBudget(t *testing.T) {
