@@ -2,10 +2,13 @@ package lifecycle_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -101,4 +104,31 @@ func TestFindOut(t *testing.T) {
 	if first := lifecycle.Unique(); first == lifecycle.Unique() {
 		t.Error("a number is drawn twice")
 	}
+}
+
+// TestMoveDies moves jobs that have ended and are retained for a day. The moving process dies after
+// each number of its calls. If a job was moved, its records must still be cleaned up after the day.
+func TestMoveDies(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		for lives, died := 0, true; died; lives++ {
+			id := fmt.Sprintf("j-%d", lives)
+			j := w.stored(w.ended(id, nil), func(j *record.Job) { j.Queue, j.Retain = "old", 24*time.Hour })
+			calls := 0
+			died = false
+			err := w.Move(under(w.Context(), func(_ string, call func() error) error {
+				if calls++; calls > lives {
+					died = true
+					return status.Error(codes.PermissionDenied, "the process is dead")
+				}
+				return call()
+			}), j.Ref(), func(*record.Job) error { return nil })
+			if (err != nil) != died {
+				w.Errorf("it dies after %d calls: %v", lives, err)
+			}
+			w.passes(30 * time.Hour)
+			if now := w.Job(id); now.Queue != "old" && !now.Cleaned {
+				w.Errorf("the process died after %d calls, and the job is moved and not cleaned up", lives)
+			}
+		}
+	})
 }
