@@ -59,6 +59,18 @@ func TestStagesAreRetained(t *testing.T) {
 	}
 }
 
+// exportOrders puts orders, and starts the export "n" of them.
+func exportOrders(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams]) *export.Run {
+	t.Helper()
+	putOrders(t, w.Client)
+	run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+		&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
 // TestCleanedUpBeforeTheEnd cleans up the first job of an export while the second one writes files.
 // The export ends, and its manifest lacks only the proof.
 func TestCleanedUpBeforeTheEnd(t *testing.T) {
@@ -73,14 +85,10 @@ func TestCleanedUpBeforeTheEnd(t *testing.T) {
 		}
 		x := newExport(store.Open(), nil)
 		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
-			putOrders(t, w.Client)
-			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
-				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			run := exportOrders(t, w, x)
 			first := run.Jobs()[0]
-			if _, err = first.Wait(t.Context()); err == nil {
+			_, err := first.Wait(t.Context())
+			if err == nil {
 				err = first.CleanUp(t.Context(), o)
 			}
 			if err != nil {
@@ -104,12 +112,7 @@ func TestWaitAfterCleanUp(t *testing.T) {
 	for gone := range 1 << 3 { // bit i: whether job i is cleaned up
 		x := newExport(testbucket.New().Open(), nil)
 		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
-			putOrders(t, w.Client)
-			run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
-				&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			run := exportOrders(t, w, x)
 			before, err := run.Wait(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -138,12 +141,7 @@ func TestWaitForNothing(t *testing.T) {
 	store := testbucket.New()
 	x := newExport(store.Open(), nil)
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
-		putOrders(t, w.Client)
-		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
-			&export.StartOptions{StartOptions: mapper.StartOptions{ID: "n", PageSize: 50}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := exportOrders(t, w, x)
 		first := run.Jobs()[0]
 		if err := first.Abort(t.Context()); err != nil {
 			t.Fatal(err)

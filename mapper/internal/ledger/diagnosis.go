@@ -153,23 +153,22 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance checks that each thing is removed the same number of times as it is added. A thing is a
-// text, such as the ID of a range. When it is added, its hash is added to one of the buckets, and
-// when it is removed, the hash is subtracted. If everything was removed that was added, all buckets
-// are 0.
+// A balance checks that each text, such as the ID of a range, is removed as often as it is added.
+// When a text is added, its hash is added to one of the buckets. When it is removed, the hash is
+// subtracted. If every added text was removed, all buckets are 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // numbers of some buckets that are not 0
 }
 
-// hashOf returns the number of the bucket for a thing, and the value that the thing adds to this
+// hashOf returns the number of the bucket for a text, and the value that the text adds to this
 // bucket.
 func hashOf(what string) (bucket uint16, value uint64) {
 	h := sha256.Sum256([]byte(what))
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add adds a thing n times, or removes it -n times if n is negative.
+// add adds a text n times, or removes it -n times if n is negative.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value
@@ -184,7 +183,7 @@ func (b *balance) choose() {
 	}
 }
 
-// chosen reports whether a thing is in a selected bucket.
+// chosen reports whether a text is in a selected bucket.
 func (b *balance) chosen(what string) bool {
 	bucket, _ := hashOf(what)
 	_, found := slices.BinarySearch(b.wrong, bucket)

@@ -11,8 +11,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is the outcome for one entity of a page. The page's totals are calculated from the
-// results in the order of the entities, so that a single result can be replaced.
+// A result is what a call of the function has produced for one entity of a page. The page's totals
+// are calculated from the results in the order of the entities, so that a single result can be
+// replaced.
 type result struct {
 	at   *keyspace.Position
 	read wire.Stamp // the entity's state that the function got

@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Results are the outcome of a page, for all its entities.
+// Results are what the calls of the function over a page have produced: mutations, counters and
+// failures, for all its entities.
 type Results struct {
 	sum
 	Reached int           // number of entities that the page has processed

@@ -88,8 +88,8 @@ type Range struct {
 	// Lost says that a sweep, which looks for lost tasks, has found the range pending without a
 	// task.
 	Lost bool `datastore:"lost,omitempty,noindex"`
-	// Cut says that the range was cut before its page ran, so that children already have the part
-	// after the page.
+	// Cut says that the range was cut, before its page ran or in the page's commit: children have
+	// the part after the range's own piece.
 	Cut      bool  `datastore:"cut,omitempty,noindex"`
 	Children int64 `datastore:"children,omitempty,noindex"`
 	// Given is set in the root: the number of its first children, which the job's start has
