@@ -305,6 +305,7 @@ func (c giving) wait(w *testworld.World, x *Executor) {
 	if done(); c.name != "a free slot" && !strings.HasPrefix(c.name, "another task") {
 		x.background.done(0)
 	}
+	synctest.Wait()
 	if x.background.taken != 0 || len(x.background.waiting) != 0 {
 		w.Errorf("%d slots are taken, %d pages wait", x.background.taken, len(x.background.waiting))
 	}
@@ -357,6 +358,7 @@ func TestBackgroundJob(t *testing.T) {
 		for _, r := range w.Records(j) {
 			yielded += r.Yielded
 		}
+		synctest.Wait()
 		if yielded < 3*time.Second || x.background.deliveries != 0 {
 			w.Errorf("its pages have waited for %v; %d deliveries", yielded, x.background.deliveries)
 		}
@@ -377,12 +379,14 @@ func TestProbesEnd(t *testing.T) {
 		time.Sleep(time.Second)
 		b.leave()
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if b.pace != before {
 			w.Error("a probe counts that nobody waits for")
 		}
 		time.Sleep(10 * time.Minute)
 		b.enter(x.client)
 		b.leave()
+		synctest.Wait()
 		if b.pace.Limit() != 1 {
 			w.Errorf("after minutes, pages start with a limit of %v", b.pace.Limit())
 		}
@@ -401,6 +405,7 @@ func TestSlotReturned(t *testing.T) {
 		s, err := d.attempt(w.Context())
 		d.leave()
 		time.Sleep(2 * longestRest)
+		synctest.Wait()
 		if s != ours || err != nil || x.background.taken != 0 {
 			w.Errorf("%d, %v; %d slots are taken", s, err, x.background.taken)
 		}
