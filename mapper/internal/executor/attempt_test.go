@@ -506,8 +506,8 @@ func TestAdmit(t *testing.T) {
 			if free {
 				purse.turn.Release(1)
 			}
-			begun, left := d.turn.grant.At, purse.left
-			d.turn.used, d.turn.reached = &billing.Usage{Writes: 1 + pace.RecordWrites}, 4
+			begun, left := d.page.grant.At, purse.left
+			d.page.used, d.page.reached = &billing.Usage{Writes: 1 + pace.RecordWrites}, 4
 			settle()
 			if gets := purse.left > left; gets != (c.budget != "") {
 				w.Errorf("%+v: of the budget %v is left, after %v", c, purse.left, left)
@@ -561,8 +561,8 @@ func TestUsedIfCommitted(t *testing.T) {
 			if fails {
 				failsOnce("Commit")(w, d)
 			}
-			if _, err := d.runPage(w.Context(), p); (err != nil) != fails || (d.turn.used == nil) != fails {
-				w.Errorf("its commit fails %v: %v, used %+v", fails, err, d.turn.used)
+			if _, err := d.runPage(w.Context(), p); (err != nil) != fails || (d.page.used == nil) != fails {
+				w.Errorf("its commit fails %v: %v, used %+v", fails, err, d.page.used)
 			}
 			w.Intercept(nil)
 		})

@@ -157,17 +157,17 @@ func (b *background) quit(slot chan struct{}) {
 // service. Such waits put no load on the database.
 const longestRest = 10 * time.Second
 
-// done frees the slot of a page after a rest, in which no page uses the slot. The parameter took is
+// rest frees the slot of a page after a rest, in which no page uses the slot. The parameter took is
 // the page's duration. The rest is that time multiplied by a factor of [pace.Background.Slots].
-func (b *background) done(took time.Duration) {
+func (b *background) rest(took time.Duration) {
 	b.mu.Lock()
-	_, rest := b.pace.Slots()
+	_, factor := b.pace.Slots()
 	b.mu.Unlock()
-	if rest == 0 {
+	if factor == 0 {
 		b.free()
 		return
 	}
-	time.AfterFunc(min(longestRest, time.Duration(rest*float64(took))), b.free)
+	time.AfterFunc(min(longestRest, time.Duration(factor*float64(took))), b.free)
 }
 
 func (b *background) free() {
@@ -180,8 +180,8 @@ func (b *background) free() {
 // giveWay waits for a slot if the job is a background job. The wait ends early if the page would
 // otherwise no longer fit in the queue's dispatch deadline. During the wait, the delivery leaves
 // the gate, so that other tasks may run exclusively in this process. If the job stops meanwhile,
-// giveWay returns stopped. The caller calls done after the page.
-func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s standing, err error) {
+// giveWay returns stopped. The caller calls freeSlot after the page.
+func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (freeSlot func(), s standing, err error) {
 	if !d.job.Background || d.place.Exclusive || len(p.At) == 0 {
 		return func() {}, ours, nil
 	}
@@ -195,8 +195,8 @@ func (d *delivery) giveWay(ctx context.Context, p planner.Plan) (done func(), s 
 				continue
 			}
 			from := time.Now()
-			d.turn.yielded = from.Sub(asked)
-			return func() { b.done(time.Since(from)) }, ours, nil
+			d.page.yielded = from.Sub(asked)
+			return func() { b.rest(time.Since(from)) }, ours, nil
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-d.x.Gate.Draining().Done():

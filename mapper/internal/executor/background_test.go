@@ -53,7 +53,7 @@ func TestSlots(t *testing.T) {
 		b.quit(third)
 		// the third page has left, and the channel of its slot is still closed
 		want("after the third has left", true, false, true, false)
-		b.done(time.Second)
+		b.rest(time.Second)
 		want("after the first", true, true, true, false)
 		b.insist(fourth)
 		want("after the fourth has insisted", true, true, true, true)
@@ -62,7 +62,7 @@ func TestSlots(t *testing.T) {
 			t.Errorf("%d slots are taken, by two pages", b.taken)
 		}
 		fifth := b.ask(key)
-		b.done(time.Second)
+		b.rest(time.Second)
 		if has(fifth) {
 			t.Error("a page starts while another one has the only slot")
 		}
@@ -104,7 +104,7 @@ func TestSlotsRest(t *testing.T) {
 			b := overloaded()
 			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 10*time.Second)))
 			slot := b.ask(testworld.Key(1))
-			b.done(c.took)
+			b.rest(c.took)
 			begun, next := time.Now(), b.ask(testworld.Key(2))
 			<-next
 			if rested := time.Since(begun); !has(slot) || rested != c.rests {
@@ -226,7 +226,7 @@ func TestGiveWay(t *testing.T) {
 		{name: "alone in the process", change: func(d *delivery) { d.place.Exclusive = true }},
 		{name: "a free slot", during: func(w *testworld.World, d *delivery, _ func()) {
 			time.Sleep(20 * time.Second)
-			d.x.background.done(0)
+			d.x.background.rest(0)
 		}, waits: 20 * time.Second},
 		{name: "it is cancelled", during: func(_ *testworld.World, _ *delivery, cancel func()) { cancel() },
 			wrong: context.Canceled},
@@ -245,7 +245,7 @@ func TestGiveWay(t *testing.T) {
 		{name: "another task is alone, and the job is paused", during: func(w *testworld.World, d *delivery, _ func()) {
 			time.Sleep(time.Second)
 			place, err := d.x.Gate.Enter(w.Context(), true)
-			d.x.background.done(0)
+			d.x.background.rest(0)
 			time.Sleep(10 * time.Second)
 			if err := errors.Join(err, w.Jobs.Pause(w.Context(), d.job.Ref())); err != nil {
 				w.Error(err)
@@ -256,7 +256,7 @@ func TestGiveWay(t *testing.T) {
 			_ func()) {
 			time.Sleep(100 * time.Millisecond)
 			place, err := d.x.Gate.Enter(w.Context(), true)
-			d.x.background.done(0)
+			d.x.background.rest(0)
 			time.Sleep(10 * time.Second)
 			refuse(w, "Lookup", errInjected)
 			if place.Leave(); err != nil {
@@ -303,7 +303,7 @@ func (c giving) wait(w *testworld.World, x *Executor) {
 	c.check(w, d, s, err, waited)
 	d.leave()
 	if done(); c.name != "a free slot" && !strings.HasPrefix(c.name, "another task") {
-		x.background.done(0)
+		x.background.rest(0)
 	}
 	synctest.Wait()
 	if x.background.taken != 0 || len(x.background.waiting) != 0 {
@@ -326,8 +326,8 @@ func (c giving) check(w *testworld.World, d *delivery, s standing, err error, wa
 	if starts != (c.s == ours && c.wrong == nil) || starts && d.place.Leave == nil {
 		w.Errorf("it starts: %v; it is inside: %v", starts, d.place.Leave != nil)
 	}
-	if starts && c.waits > 0 && d.turn.yielded != waited {
-		w.Errorf("it has yielded for %v, and waited for %v", d.turn.yielded, waited)
+	if starts && c.waits > 0 && d.page.yielded != waited {
+		w.Errorf("it has yielded for %v, and waited for %v", d.page.yielded, waited)
 	}
 }
 

@@ -128,16 +128,16 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	}
 	p.left -= expected + ahead
 	allowance := p.allowance
-	d.ahead, d.turn.used = true, nil
+	d.ahead = true
 	return sync.OnceFunc(func() {
 		if !held {
 			_ = p.turn.Acquire(context.WithoutCancel(ctx), 1)
 		}
 		defer p.turn.Release(1)
-		if d.turn.used == nil || p.allowance != allowance {
+		if d.page.used == nil || p.allowance != allowance {
 			return // the page was not committed, but may have cost as much as expected; or the purse is another one
 		}
-		p.left += expected - estimate.Share(budget, *d.turn.used, d.x.Prices)
+		p.left += expected - estimate.Share(budget, *d.page.used, d.x.Prices)
 	}), ours, nil
 }
 

@@ -85,7 +85,7 @@ func TestPagesPay(t *testing.T) {
 		if purse.turn.TryAcquire(1) {
 			w.Error("the second page does not wait for the cost of the first one")
 		}
-		d.turn.used = &billing.Usage{Reads: 14, Writes: 1 + pace.RecordWrites, TaskOps: 4}
+		d.page.used = &billing.Usage{Reads: 14, Writes: 1 + pace.RecordWrites, TaskOps: 4}
 		first()
 		first() // a second call has no effect
 		near("after a page without writes", purse.left, 2*(page+ahead)+share(billing.Usage{Writes: 10}))
@@ -411,7 +411,7 @@ func TestPurseOfNewBudget(t *testing.T) {
 		if err != nil || s != ours {
 			t.Fatalf("%d, %v", s, err)
 		}
-		d.turn.used = &billing.Usage{Reads: 14}
+		d.page.used = &billing.Usage{Reads: 14}
 		settle()
 		if purse.left != 0.5 {
 			t.Errorf("the new budget's purse has %v, want 0.5", purse.left)
@@ -466,7 +466,7 @@ func TestOtherBudget(t *testing.T) {
 				if settle == nil {
 					w.Fatal("the page may not start")
 				}
-				d.turn.used = &billing.Usage{Reads: 14}
+				d.page.used = &billing.Usage{Reads: 14}
 				next.job = w.Job("j") // a second later, every delivery knows the new budget
 				last, s, err := next.keepBudget(w.Context(), 1)
 				if err != nil || s != ours {

@@ -354,7 +354,7 @@ func TestTakeOver(t *testing.T) {
 	} {
 		known, found := &record.Range{ID: "known"}, &record.Range{ID: "found", Done: c.done}
 		d := &delivery{record: known, turn: turn{finished: []time.Time{time.Unix(5, 0), mine}}}
-		d.takeOver(fencedError{c.standing, found})
+		d.takeOver(finding{c.standing, found})
 		if (d.record == found) != c.takes || d.turn.beaten != c.beaten {
 			t.Errorf("%+v: takes over %v, beaten %v", c, d.record == found, d.turn.beaten)
 		}

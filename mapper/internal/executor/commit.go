@@ -66,7 +66,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 	})
 	if err == nil && s == ours {
 		used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
-		d.turn.used, d.turn.reached = &used, o.Reached
+		d.page.used, d.page.reached = &used, o.Reached
 		d.turn.follow = follow
 		d.announced.Add(-calls)
 		d.tell(ctx, o)
@@ -91,9 +91,9 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
-		Generation: d.job.Generation, NextPage: d.nextPage(o), Each: o.Each(), EntitySize: d.planner.EntitySize(),
+		Generation: d.job.Generation, NextPage: d.nextPageSize(o), Each: o.Each(), EntitySize: d.planner.EntitySize(),
 		Processed: o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
-		Yielded: d.turn.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
+		Yielded: d.page.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
 	}
 	if o.Reached < len(p.At) {
@@ -104,7 +104,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		// planning may have limited the range to one kind and namespace
 		of.Space, of.Beyond = &space, d.record.Kind == ""
 	}
-	d.turn.late = p.Pieces == nil
+	d.page.late = p.Pieces == nil
 	if of.Cut, err = d.cut(ctx, p, o); err != nil {
 		return of, err
 	}
@@ -123,14 +123,14 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 // tell reports a committed page in metrics and logs, and adds its counters to this process's sums.
 func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	after := observe.BehindPage
-	if d.turn.late {
+	if d.page.late {
 		after = observe.Late
 	}
 	d.x.cache.at(d.job.Ref()).pages.Add(1)
 	failed := int64(d.turn.follow.Failed)
 	d.x.Observer.Committed(ctx, observe.Page{
 		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: failed,
-		Took:   time.Since(d.turn.pageAt),
+		Took:   time.Since(d.page.startedAt),
 		CutOff: map[string]int64{after: d.turn.follow.CutOff, observe.Failed: d.record.Retries + d.record.Recorded},
 	})
 	if kinds := o.Kinds(); kinds != "" {

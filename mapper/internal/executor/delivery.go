@@ -38,6 +38,7 @@ type delivery struct {
 	// whether a page of this delivery has reserved the cost of reading the next page ahead
 	ahead bool
 	turn  turn
+	page  currentPage
 
 	// number of calls of a service that the function has announced, and that no record counts yet
 	announced atomic.Int64
@@ -59,17 +60,22 @@ type turn struct {
 	over     bool          // whether this process' counters of the job have more names than a job may have
 	enqueued int64         // number of the range's first children that already have tasks
 	idle     int64         // number of idle workers, if known; the next children are for them
+
+	newTraces bool // whether the children start their own traces, because one trace would be too large
+}
+
+// A currentPage is the part of a delivery's state that belongs to the page that it processes. It
+// starts anew with each attempt to process a page.
+type currentPage struct {
+	startedAt time.Time
+	yielded   time.Duration // how long the page of a background job has waited for a slot (giveWay)
+	grant     pace.Grant    // the page's reservation of the job's rate; zero: the job has no rate
+	ran       time.Duration // how long the function took for the page, including its waits
 	// whether the page's cut was not planned, but made because this task would end late with the
 	// rest
 	late    bool
-	pageAt  time.Time      // when the page started
 	used    *billing.Usage // reads, writes and other costs of the committed page; nil if it was not committed
 	reached int            // the number of entities in the committed page
-	yielded time.Duration  // how long the page of a background job has waited for a slot (giveWay)
-	grant   pace.Grant     // the page's reservation of the job's rate; zero: the job has no rate
-	ran     time.Duration  // how long the function took for the page, including its waits
-
-	newTraces bool // whether the children start their own traces, because one trace would be too large
 }
 
 // Deliver runs the task of one delivery:
@@ -214,22 +220,22 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 			return d.postpone(ctx)
 		}
 	}
-	return d.page(ctx)
+	return d.processPage(ctx)
 }
 
-// page processes the next page of the current range. It plans, waits for the job's rate and budget,
-// runs the function, and commits.
-func (d *delivery) page(ctx context.Context) (standing, error) {
-	d.turn.pageAt, d.turn.late = time.Now(), false
+// processPage processes the next page of the current range. It plans, waits for the job's rate and
+// budget, runs the function, and commits.
+func (d *delivery) processPage(ctx context.Context) (standing, error) {
+	d.page = currentPage{startedAt: time.Now()}
 	p, s, err := d.plan(ctx) // 2 and 3
 	if err != nil || s != ours {
 		return s, err
 	}
-	done, s, err := d.giveWay(ctx, p)
+	freeSlot, s, err := d.giveWay(ctx, p)
 	if err != nil || s != ours {
 		return s, err
 	}
-	defer done()
+	defer freeSlot()
 	settle, s, err := d.admit(ctx, &p)
 	if err != nil || s != ours {
 		return s, err
@@ -268,12 +274,12 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 // budget. If the rate allows fewer entities than planned, admit shortens the page. The caller calls
 // settle after the page. A second call of settle has no effect.
 func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s standing, err error) {
-	settle, d.turn.used, d.turn.grant = func() {}, nil, pace.Grant{}
+	settle = func() {}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
-		if d.turn.grant, settle, s, err = d.keepRate(ctx, len(p.At)); err != nil || s != ours {
+		if d.page.grant, settle, s, err = d.keepRate(ctx, len(p.At)); err != nil || s != ours {
 			return settle, s, err
 		}
-		p.Shorten(d.turn.grant.N)
+		p.Shorten(d.page.grant.N)
 	}
 	if len(d.job.Budget) > 0 {
 		settleRate := settle
@@ -300,7 +306,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		d.planner.AwaitCounts(ctx)
 	}
 	run := d.pageOf(ctx, p, p.Progress(readOn))
-	begun := time.Now()
+	from := time.Now()
 	o, err := run.Run(ctx)
 	if err != nil {
 		return ours, err
@@ -313,7 +319,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		lose()
 		return ours, err
 	}
-	d.turn.ran = time.Since(begun)
+	d.page.ran = time.Since(from)
 	s, err := d.commitPage(ctx, p, o, run)
 	if s == superseded || d.turn.beaten {
 		lose()

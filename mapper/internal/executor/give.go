@@ -27,7 +27,7 @@ func (d *delivery) leftAfter(
 	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
 		return l, false
 	}
-	l.Page, l.Task = d.nextPage(o), d.x.dispatch.Takes()
+	l.Page, l.Task = d.nextPageSize(o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
 	l.Outlook, l.Age, ok = d.x.lookAround(ctx, d.job, p.Range.FairShare, each, l)
 	return l, ok
@@ -74,13 +74,13 @@ func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pi
 	return pieces, nil
 }
 
-// nextPage returns the page size for the rest of the range. No page should take more than half of
+// nextPageSize returns the page size for the rest of the range. No page should take more than half of
 // the queue's deadline, including the waits for the job's rate of calls.
 //
 // For a mapper with batches, pages have whole batches, because a call may cost the same for one
 // entity and for many. If the page was shortened to fit its batch into the time, the next page has
 // twice as many entities, until pages have their full size again.
-func (d *delivery) nextPage(o *page.Results) int64 {
+func (d *delivery) nextPageSize(o *page.Results) int64 {
 	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if batch := int64(d.functions.BatchSize); batch > 0 {
 		n = min(max(n/batch, 1)*batch, d.job.PageSize)
@@ -88,7 +88,7 @@ func (d *delivery) nextPage(o *page.Results) int64 {
 			n = min(n, 2*few)
 		}
 	}
-	most := time.Duration(o.Reached) * (d.x.Queue.DispatchDeadline() / 2) / max(1, d.turn.ran)
+	most := time.Duration(o.Reached) * (d.x.Queue.DispatchDeadline() / 2) / max(1, d.page.ran)
 	return max(1, min(n, int64(most)))
 }
 

@@ -90,10 +90,10 @@ func TestNextPage(t *testing.T) {
 			j := w.NewJob("j", "m")
 			j.PageSize = 100
 			d := loaded(w, x, j, func(r *record.Range) { r.Narrowed = c.narrowed })
-			d.functions.BatchSize, d.turn.ran = c.batch, c.ran
+			d.functions.BatchSize, d.page.ran = c.batch, c.ran
 			o := page.Failed(nil)
 			o.Reached = c.reached
-			if got := d.nextPage(o); got != c.want {
+			if got := d.nextPageSize(o); got != c.want {
 				w.Errorf("%s: %d, want %d", c.name, got, c.want)
 			}
 		})
@@ -153,7 +153,7 @@ func slow(w *testworld.World, x *Executor, change func(r *record.Range)) (*deliv
 	}
 	o := page.Failed(nil)
 	o.Reached, o.Ran, o.Spent = 50, time.Minute, time.Minute
-	d.turn.ran = time.Minute
+	d.page.ran = time.Minute
 	time.Sleep(10 * time.Second)
 	for range 50 {
 		x.dispatch.Note(time.Now().Add(-time.Second), time.Now())
@@ -179,7 +179,7 @@ func TestLeftAfter(t *testing.T) {
 				defer d.planner.Close()
 				x.cache.at(d.job.Ref()).looking.Store(true) // a read that has not ended: nobody learns more meanwhile
 				l, ok := d.leftAfter(w.Context(), p, o, 50)
-				if ok != c.ok || ok && (l.Left != 150 || l.Page != d.nextPage(o) || l.Page == 0 ||
+				if ok != c.ok || ok && (l.Left != 150 || l.Page != d.nextPageSize(o) || l.Page == 0 ||
 					l.Task < time.Second/2) {
 					w.Errorf("%v: %+v", ok, l)
 				}

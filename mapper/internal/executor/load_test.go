@@ -364,7 +364,7 @@ func TestDrainingStartsNothing(t *testing.T) {
 			if !errors.Is(err, gate.ErrDraining) || made.Load() > 0 {
 				w.Errorf("%v, after %d calls", err, made.Load())
 			}
-			if _, err := d.page(w.Context()); !errors.Is(err, gate.ErrDraining) || calls > 0 {
+			if _, err := d.processPage(w.Context()); !errors.Is(err, gate.ErrDraining) || calls > 0 {
 				w.Errorf("%v, %d calls", err, calls)
 			}
 			if !x.cache.at(j.Ref()).purse.turn.TryAcquire(1) {

@@ -25,7 +25,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		At: p.At, Read: d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Complete: d.x.client.AllocateIDs,
 		AtOnce: atOnce, Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: d.late(ctx, p),
-		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
+		Impatient: d.record.Impatient(time.Now()), Begin: d.page.grant.At, Spacing: d.page.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining, Calls: d.calls(false), Announced: &d.announced,
 	}

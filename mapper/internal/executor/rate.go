@@ -43,9 +43,9 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 		return pace.Grant{N: n}, func() {}, ours, nil
 	}
 	return grant, sync.OnceFunc(func() {
-		if used := d.turn.used; used != nil {
+		if used := d.page.used; used != nil {
 			writes := max(0, float64(used.Writes-pace.RecordWrites-1))
-			meter.Settle(grant, rate.Cost(float64(d.turn.reached), writes, since))
+			meter.Settle(grant, rate.Cost(float64(d.page.reached), writes, since))
 		}
 	}), ours, nil
 }

@@ -276,7 +276,7 @@ func TestKeepRate(t *testing.T) {
 				if s != c.s || (err != nil) != c.wrong || grant.N != c.n && !c.wrong || settle == nil {
 					w.Fatalf("%+v, %d, %v", grant, s, err)
 				}
-				d.turn.used, d.turn.reached = c.used, 10
+				d.page.used, d.page.reached = c.used, 10
 				settle()
 				if c.next == 0 {
 					return
@@ -309,7 +309,7 @@ func TestRateGivesBack(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
-			d.turn.used, d.turn.reached = &billing.Usage{Writes: c.writes + 1 + pace.RecordWrites}, c.reached
+			d.page.used, d.page.reached = &billing.Usage{Writes: c.writes + 1 + pace.RecordWrites}, c.reached
 			settle()
 			next, _, _, err := d.keepRate(w.Context(), 4)
 			if waits := next.At.Sub(grant.At); err != nil || waits.Round(time.Second) != c.next {

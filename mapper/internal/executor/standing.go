@@ -35,20 +35,23 @@ func (d *delivery) check(r *record.Range) standing {
 	return ours
 }
 
-// A fencedError ends a transaction in which the standing of the range is not ours. It has the
-// record that the transaction has read.
-type fencedError struct {
+// A finding is what a delivery has found when it has read its range's record again.
+type finding struct {
 	standing standing
-	found    *record.Range
+	record   *record.Range
 }
+
+// A fencedError ends a transaction in which the standing of the range is not ours. It has what the
+// transaction has found.
+type fencedError struct{ finding }
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// takeOver replaces the delivery's record of the range by the record in stands, which was found in
-// the database. If another delivery has done the range, it sets beaten.
-func (d *delivery) takeOver(stands fencedError) {
-	if stands.standing == done || stands.standing == changed {
-		d.record = stands.found
-		d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
+// takeOver replaces the delivery's record of the range by the record that it has found in the
+// database. If another delivery has done the range, it sets beaten.
+func (d *delivery) takeOver(now finding) {
+	if now.standing == done || now.standing == changed {
+		d.record = now.record
+		d.turn.beaten = now.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
 	}
 }

@@ -61,15 +61,15 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			t.adopt()
 			return ours, nil
 		}
-		stands, moved, lookup := d.found(ctx, err, guards)
+		now, moved, lookup := d.lookAfter(ctx, err, guards)
 		if lookup != nil {
 			return ours, lookup
 		}
-		if stands.standing != ours {
-			d.takeOver(stands)
-			return stands.standing, nil
+		if now.standing != ours {
+			d.takeOver(now)
+			return now.standing, nil
 		}
-		if err := t.final(err); err != nil {
+		if err := final(err); err != nil {
 			return ours, err
 		}
 		if len(moved) > 0 {
@@ -77,30 +77,30 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 				return ours, err
 			}
 		}
-		if refused = true; len(moved) == 0 && !t.moved && d.record.Version == stands.found.Version {
+		if refused = true; len(moved) == 0 && !t.moved && d.record.Version == now.record.Version {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
 			_ = backOff(ctx, idle)
 		}
-		d.record = stands.found
+		d.record = now.record
 	}
 }
 
-// found reads the range's record and the guarded entities after a commit has failed with the error
-// failed. It returns the range's standing, and the guarded entities that other clients have
-// changed. If the error already has the record that a transaction has read, found reads nothing.
-func (d *delivery) found(
+// lookAfter reads the range's record and the guarded entities after a commit has failed with the
+// error failed. It returns what it has found, and the guarded entities that other clients have
+// changed. If a transaction has already read the record, lookAfter reads nothing.
+func (d *delivery) lookAfter(
 	ctx context.Context, failed error, guards []page.Guard,
-) (stands fencedError, moved []page.Moved, err error) {
-	if errors.As(failed, &stands) { // the transaction has already read the record
-		return stands, nil, nil
+) (now finding, moved []page.Moved, err error) {
+	if fenced := (fencedError{}); errors.As(failed, &fenced) {
+		return fenced.finding, nil, nil
 	}
-	stands, moved, err = d.look(source.New(d.x.client, nil).Stored(ctx), guards)
+	now, moved, err = d.look(source.New(d.x.client, nil).Stored(ctx), guards)
 	if err != nil {
 		err = fmt.Errorf("%w, after a commit that has failed: %s", err, failed.Error())
 	}
-	return stands, moved, err
+	return now, moved, err
 }
 
 // change commits a change of only the range's record. f changes the record, and returns the range's
@@ -138,13 +138,16 @@ type try struct {
 	d *delivery
 	step
 
-	record     *record.Range // the changed record, which the try writes
-	children   []*record.Range
-	versions   *wire.Versions // the versions that the commit has returned
-	moved      bool           // whether a guarded entity was changed by another client
-	unprepared bool           // whether preparing the mutations has failed
-	unread     bool           // whether reading the records has failed
+	record   *record.Range // the changed record, which the try writes
+	children []*record.Range
+	versions *wire.Versions // the versions that the commit has returned
+	moved    bool           // whether a guarded entity was changed by another client
 }
+
+// A finalError is a try's error that is no refusal by the database. A retry would not help.
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error { return e.error }
 
 // guarded returns the entities that must be unchanged at the commit. If all is false, it returns
 // only those that the step does not write, because their condition can't be part of a mutation.
@@ -175,16 +178,23 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 	return guards, t.inOneCall(ctx)
 }
 
-// final returns the error of a failed commit if a retry would fail in the same way. If other
-// clients caused the failure, it returns nil.
-func (t *try) final(err error) error {
-	switch {
-	case t.unprepared:
+// ofRead returns the error of a read in a transaction. It is final unless other clients caused it.
+// It is no refusal, because no entity is at fault.
+func ofRead(err error) error {
+	if conflicts(err) {
 		return err
-	case conflicts(err):
+	}
+	return finalError{err}
+}
+
+// final returns the error of a failed try if a retry would not help. If other clients caused the
+// failure, it returns nil.
+func final(err error) error {
+	if e := (finalError{}); errors.As(err, &e) {
+		return e.error
+	}
+	if conflicts(err) {
 		return nil
-	case t.unread:
-		return err // a read has failed, which is no fault of an entity
 	}
 	return fault.AsCommitRefusal(err)
 }
@@ -195,8 +205,7 @@ func (t *try) final(err error) error {
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
-		t.unprepared = true
-		return nil, err
+		return nil, finalError{err}
 	}
 	if t.with != nil {
 		all = t.with()
@@ -230,23 +239,22 @@ func (t *try) inTransaction(ctx context.Context, all bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions
 	_, err := t.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
-		for stands.standing == ours && len(moved) > 0 { // after an error, both are zero
+		now, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
+		for now.standing == ours && len(moved) > 0 { // after an error, both are zero
 			t.moved = true
 			if err := t.again(ctx, moved, true); err != nil {
-				t.unprepared = true
-				return err
+				return finalError{err}
 			}
 			// the function may have read other entities in this run
-			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
+			now, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(all))
 		}
-		if t.unread = err != nil; t.unread {
-			return err
+		if err != nil {
+			return ofRead(err)
 		}
-		if stands.standing != ours {
-			return stands
+		if now.standing != ours {
+			return fencedError{now}
 		}
-		mutations, err := t.prepare(stands.found)
+		mutations, err := t.prepare(now.record)
 		if err != nil {
 			return err
 		}
@@ -273,7 +281,7 @@ func (t *try) adopt() {
 
 // look reads, with get, the range's record and the guarded entities. It returns the record with its
 // standing, and the entities that other clients have changed.
-func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
+func (d *delivery) look(get source.Get, guards []page.Guard) (_ finding, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{d.record.Key()}
 	places := make(map[string]int, len(guards))
@@ -291,7 +299,7 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 		}
 		stamps, err := get(some, records...)
 		if err != nil {
-			return stands, nil, err
+			return finding{}, nil, err
 		}
 		found = append(found, stamps...)
 	}
@@ -301,7 +309,7 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 			moved = append(moved, page.Moved{Guard: g, Now: now})
 		}
 	}
-	return fencedError{d.check(r), r}, moved, nil // the record is empty if it was deleted
+	return finding{d.check(r), r}, moved, nil // the record is empty if it was deleted
 }
 
 // errHot is the failure of an entity that other clients have changed or locked in each attempt.

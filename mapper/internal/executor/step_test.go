@@ -284,23 +284,22 @@ func TestFinal(t *testing.T) {
 	aborted, invalid := status.Error(codes.Aborted, "injected"), status.Error(codes.InvalidArgument, "injected")
 	for _, c := range []struct {
 		name   string
-		try    try
 		err    error
 		ends   bool
 		refuse bool
 	}{
-		{"a conflict", try{}, aborted, false, false},
-		{"a transaction's conflict", try{}, datastore.ErrConcurrentTransaction, false, false},
-		{"another one has deleted an entity", try{}, status.Error(codes.NotFound, "injected"), false, false},
-		{"the commit is refused", try{}, invalid, true, true},
-		{"the database is away", try{}, errInjected, true, false},
-		{"a read is refused", try{unread: true}, invalid, true, false},
-		{"a read conflicts", try{unread: true}, aborted, false, false},
-		{"the step conflicts", try{unprepared: true}, aborted, true, false},
-		{"the step is refused", try{unprepared: true}, invalid, true, false},
+		{"a conflict", aborted, false, false},
+		{"a transaction's conflict", datastore.ErrConcurrentTransaction, false, false},
+		{"another one has deleted an entity", status.Error(codes.NotFound, "injected"), false, false},
+		{"the commit is refused", invalid, true, true},
+		{"the database is away", errInjected, true, false},
+		{"a read is refused", ofRead(invalid), true, false},
+		{"a read conflicts", ofRead(aborted), false, false},
+		{"the step conflicts", finalError{aborted}, true, false},
+		{"the step is refused", finalError{invalid}, true, false},
 	} {
-		err := c.try.final(c.err)
-		if (err != nil) != c.ends || err != nil && !errors.Is(err, c.err) ||
+		err := final(c.err)
+		if (err != nil) != c.ends || err != nil && !errors.Is(c.err, err) && !errors.Is(err, c.err) ||
 			errors.As(err, new(fault.CommitRefusal)) != c.refuse {
 			t.Errorf("%s: %v", c.name, err)
 		}

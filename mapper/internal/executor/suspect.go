@@ -61,7 +61,7 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 		switch {
 		case r.Begun == d.turn.mark: // the commit of an earlier attempt took effect, and only its answer was lost
 		case r.Suspected() != exclusive:
-			return nil, fencedError{changed, r}
+			return nil, fencedError{finding{changed, r}}
 		default:
 			m := record.CrashMark{Delivery: d.turn.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
 				Task: d.turn.queued.TaskID, Try: int64(d.turn.queued.RetryCount), Alone: alone}

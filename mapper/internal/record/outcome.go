@@ -102,6 +102,7 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 			f.Next = rest
 		}
 	}
+	// the children have the rest now, so the page must lie in what the range keeps
 	if n := len(o.Done); n > 0 && !r.Contains(o.Done[n-1]) {
 		return nil, f, ErrOverlap
 	}
