@@ -16,7 +16,7 @@ type Prices struct {
 // NAM5 are the prices of Firestore in Datastore mode in the multi-region nam5 (United States), and
 // of Cloud Tasks.
 //
-// Sources: https://cloud.google.com/firestore/pricing (a stored copy of February 2020) and
+// Sources: https://cloud.google.com/firestore/pricing (as archived in February 2020) and
 // https://cloud.google.com/tasks/pricing (a stored copy), both read on 2026-11-20. Prices change:
 // compare before you rely on them.
 var NAM5 = Prices{

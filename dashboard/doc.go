@@ -21,7 +21,7 @@
 //
 //	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=, &from= and
 //	                            &before= (2026-10-24, 2026-10-24T15:04 or RFC 3339, in UTC), and
-//	                            &sort=id, state, progress, failures or cost, within the page
+//	                            &sort= orders a page: id, state, progress, failures or cost
 //	./job?id=ID                 a job: &colour=state, pace, attempts or time
 //	./range?job=ID&range=RANGE  one of its ranges
 //	./failures?id=ID            its failures: &cursor=
@@ -34,7 +34,7 @@
 //	                            verify, clean-up
 //
 // Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
-// also need confirmed=yes. A retry takes cause, or "of" with a hash. Rate takes rate, writes,
+// also need confirmed=yes. A retry takes cause, or "of" with the cause's hash. Rate takes rate, writes,
 // calls, ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. An
 // undo takes rehearsal=on. The form that starts a job posts its fields to ./start, with do=plan or
 // do=start. A request that a browser sends from another site is refused.
@@ -49,7 +49,7 @@
 //	           "counts": {STATE: N}}: fields of mapper.JobInfo. For a job that has not
 //	           succeeded, the values are from its mapper.Status; "progress" and "why" are
 //	           present until a job has ended. "counts" counts the jobs of all
-//	           pages, whatever their state and name
+//	           pages, and ignores the filters state and name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, and ranges are picture.Picture.Ranges with bounds
 //	           as texts; for series, levels and pages see package picture; kept is false if the
@@ -63,9 +63,10 @@
 //	           u for not cut off, p for pending, r for running, d for done, s for slow and
 //	           f for failed
 //	./start    {"mappers": [{"name", "visit", "description", "fields": [{"name", "kind",
-//	           "optional", "required"}]}]}: the field NAME is posted as p.NAME; posted, {"plan"}
-//	           (mapper.Estimate) or {"id"}
-//	./act      {"do", "jobs", "left_out", "warns"}; posted: {"done": [ID...],
+//	           "optional", "required"}]}]}: the field NAME is posted as p.NAME; a POST answers
+//	           {"plan"} (mapper.Estimate) or {"id"}
+//	./act      {"do", "jobs", "left_out", "warns"}: left_out has the jobs whose state does not
+//	           allow it, and warns is a text; a POST answers {"done": [ID...],
 //	           "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
 //
 // An error is {"error"}, with the HTTP status that fits. A key is the text of its path, such as

@@ -300,10 +300,10 @@ func (e *Emulator) Close() {
 	}
 }
 
-// Reset empties both services between two tests: all queues with their tasks and names, and then
-// all databases with their transactions. It cuts off deliveries under way, and waits for their end.
-// A handler that ignores its context keeps running. Clients stay connected, and [Emulator.Usage] is
-// not reset.
+// Reset empties both services between two tests: all queues, tasks and used names of tasks, and
+// then all databases with their transactions. It cuts off deliveries under way, and waits for their
+// end. A handler that ignores its context keeps running. Clients stay connected, and
+// [Emulator.Usage] is not reset.
 func (e *Emulator) Reset() {
 	e.tasksServer.Reset()
 	e.datastoreServer.Reset()

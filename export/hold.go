@@ -36,7 +36,7 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 
 // Write plans the files of an export that was started with StartOptions.Hold, and starts the job
 // that writes them. It first waits until all records are in parts. Call [Run.Wait] to wait for the
-// files. If files is 0, their number is the result of [Export.Count]. It is larger if Options.Wrap
+// files. If files is 0, their number is the result of [Export.Count], or larger if Options.Wrap
 // returns longer texts for these params.
 //
 // Options.Name and Options.Wrap get these params. The function that makes the records has already

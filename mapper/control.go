@@ -129,8 +129,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 // The undo can be paused, resumed, retried and verified like any job, as long as Datastore keeps
 // the past. The numbers in its Status count pages of the first job. A page that can't be undone is
 // a failure. Status.Counters counts entities as "restored", "removed", "left" if they stay, and
-// "already" if there was nothing to undo. Then others have put the entity back, or the write
-// changed nothing. A nil o has all defaults.
+// "already" if there was nothing to undo. This is so if others have put the entity back, or if the
+// write changed nothing. A nil o has all defaults.
 //
 // Datastore keeps old states of entities for one hour. With point-in-time recovery it keeps the
 // state at each whole minute for seven days. If the state before the job's first page is gone, the

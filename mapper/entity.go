@@ -122,8 +122,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 //	}
 //	resp, err := service.Do(ctx, request)
 //
-// After an error, make no call and return the error. The error has one of two meanings. If the call
-// would wait too long, the job pauses or the process stops, the attempt does not count and has no
+// After an error, make no call and return the error. The error has one of two meanings. If the wait
+// would be too long, or the job pauses, or the process stops, the attempt does not count and has no
 // effect. The page ends before the entity, and the function runs again later. If only ctx has
 // ended, the error counts as any other error of the function. So announce a call before the
 // function does anything that must not be repeated. The wait is no part of
@@ -171,9 +171,9 @@ func Permanent(err error) error { return fault.Permanent(err) }
 //   - If the service refuses most calls, the attempt does not count. The task waits before this
 //     entity. While the service refuses, one attempt counts for each hour, so a job survives some
 //     hours without the service.
-//   - If the service has not accepted a call yet, one entity may be the cause. So the task sets the
-//     first two such entities aside, without a failed attempt, and continues with the page. It
-//     waits before the third one in a row.
+//   - If the service has not accepted a call yet, one entity may be the cause. So the task sets up
+//     to two such entities in a row aside, without a failed attempt, and continues with the page.
+//     It waits before a third one.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect

@@ -53,8 +53,8 @@ func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(te
 // of the IDs, because an ID may identify the subject.
 type Forgotten struct {
 	Records map[string]int64 // records searched, by kind: all kinds whose names start with "Scattermap"
-	Jobs    []string         // jobs that have forgotten something, up to 1,000: hashes of their IDs
-	More    int64            // how many further jobs have forgotten something
+	Jobs    []string         // hashes of the IDs of up to 1,000 jobs whose records have changed
+	More    int64            // how many further jobs' records have changed
 	Salt    string           // the salt of the hashes: see [HashID]
 }
 

@@ -68,8 +68,8 @@ type Estimate struct {
 //
 //   - Up to a million entities are counted, for up to 1,000 reads.
 //   - Larger kinds are estimated from a sample, for about 2,000 more reads. Together this costs up
-//     to 0.2 cents in the United States. For a kind of billions of entities, the plan may count
-//     further, for one or two cents.
+//     to 0.2 cents in the United States. For billions of entities, the plan may also count more
+//     than a million, for one or two cents.
 //   - With filters, an ancestor, bounds or ShardBy, a sample says little. The plan then counts up
 //     to ten million entities, for up to 11,000 reads, and stops there (Estimate.LowerBound).
 //

@@ -14,8 +14,8 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // Calls that the function announces are reserved in the same way, at the moment when the function
 // announces them. One run of the function may announce as many calls as the rate allows in half of
 // the queue's dispatch deadline: 300 s by default. If it announces more, the entity fails as after
-// a [Permanent] error, and the error names the calls and the rate. A batch, or a page of
-// [VisitPages], first gets fewer entities.
+// a [Permanent] error, and the error names the calls and the rate. Before that, the job halves the
+// batch, or the page of [VisitPages].
 type Rate struct {
 	// EntitiesPerSecond limits the entities that are processed per second. 0 and [Unlimited] are no
 	// limit.
@@ -42,7 +42,7 @@ type Rate struct {
 //
 // The cost of a page is estimated from earlier pages. So a job may exceed the budget if its
 // function suddenly puts much more. The job also pauses a little early. It keeps back 1,000 reads,
-// and up to 30 times the page size, for other work. Each process also reserves the cost of its next
+// and the reads of up to 30 pages, for other work. Each process also reserves the cost of its next
 // pages. If a process dies, its reservation is lost. The cost of the job's start does not count. An
 // undo has no budget.
 type Budget struct {

@@ -54,9 +54,9 @@ const (
 	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
 )
 
-// A Schedule runs a mapper regularly, one run after the other. A tick is a time at which a run is
-// due. The schedule has no clock: let a scheduler, such as Cloud Scheduler, cause a call of
-// [Schedule.Tick] for each tick.
+// A Schedule runs a mapper regularly, one run after the other. A tick is one time at which a run is
+// due, with the request to start this run. The schedule has no clock: let a scheduler, such as
+// Cloud Scheduler, cause a call of [Schedule.Tick] for each tick.
 //
 // A tick has at most one run, even if its call is repeated, or made in several processes at once.
 // No run starts while the last one runs or is paused; the [Overlap] says what the tick does then.

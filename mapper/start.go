@@ -156,7 +156,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	return nil
 }
 
-// A turn is the run of a schedule for which a job is started.
+// A turn is a run of a schedule, which a job carries out.
 type turn struct {
 	schedule string
 	begin    func(*datastore.Transaction) error // called in the start's transaction; its error prevents the start

@@ -9,8 +9,8 @@
 //	    --filter 'plan IS NULL'
 //	scattermap start check --kind Account --params '{"condition": "Balance >= 0"}'
 //
-// A caller who may start jobs of such a service may also overwrite and delete its entities. The
-// command line starts a rehearsal of such a mapper, unless it gets --execute.
+// A caller who may start jobs of such a service may also overwrite and delete its entities. Without
+// --execute, the command line only rehearses mappers for which Destroys is true.
 //
 // The mappers are made by mapper.Update and mapper.Visit. So they have the same guarantees as your
 // own mappers, including rehearsals of an Update. Starts and plans check their parameters, and name

@@ -124,8 +124,8 @@ func (t *takeover) byOldCron(ctx context.Context) error {
 	return t.refused(err, errRetired)
 }
 
-// byRemainder lets a battery of 4 processes send orders, which it selects by stored remainders.
-// Orders that were written before the battery's start have no remainder.
+// byRemainder lets a battery of 4 processes send orders. Each process sends the orders whose stored
+// remainder is its number. Orders that were written before the battery's start store none.
 func (t *takeover) byRemainder(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 4, true)
 	if err != nil {

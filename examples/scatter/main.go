@@ -87,7 +87,7 @@ type Article struct {
 	Title string `datastore:",noindex"`
 }
 
-// compare writes the entities, and cuts the kind in all ways.
+// compare writes the entities, and compares all methods of package split on their kind.
 func compare(ctx context.Context, client *datastore.Client, c config) (*split.Comparison, error) {
 	rng := rand.New(rand.NewPCG(9, 0))
 	var keys []*datastore.Key

@@ -64,8 +64,8 @@ type Range struct {
 	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
 	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
 	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
-	// Continues says that one task processed this range after the page before. So the range had no
-	// task of its own.
+	// Continues says that the task of the page before also processed this range, which had no task
+	// of its own.
 	Continues bool `json:"continues"`
 
 	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page

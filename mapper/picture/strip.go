@@ -266,8 +266,8 @@ func (t *timing) began(r *Range) time.Time {
 	return first
 }
 
-// At returns the state of each range at the time t, in the order of Ranges. When a range has
-// started to run is an estimate.
+// At returns the state of each range at the time t, in the order of Ranges. The times at which
+// ranges started to run are estimates.
 func (p *Picture) At(t time.Time) []State {
 	states, timing := make([]State, len(p.Ranges)), p.timing()
 	for i := range p.Ranges {

@@ -1,6 +1,6 @@
-// Command schema writes the arguments of the resources of deploy/terraform. It reads them from the
-// types of npm's @cdktf/provider-google, which are generated from the provider's own schema. The
-// versions of both are in the first line of its output.
+// Command schema lists which arguments the resources of deploy/terraform have. It reads them from
+// the types of npm's @cdktf/provider-google, which are generated from the provider's own schema.
+// The versions of both are in the first line of its output.
 //
 //	npm pack @cdktf/provider-google@16.12.1 && tar xzf cdktf-provider-google-16.12.1.tgz
 //	go run ./deploy/terraform/schema package > deploy/terraform/schema.txt

@@ -108,8 +108,8 @@ type description struct {
 	looked    int    // work since the last check for waiting callers
 }
 
-// first returns the name with which to start: no kind or namespace with an earlier name is in the
-// span. It is "" if the span has no such bound.
+// first returns the least name that a kind or namespace in the span can have. It is "" if the span
+// has no lower bound.
 func (d *description) first() string {
 	kind, name, ok := collate.FirstName(d.in.From)
 	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {

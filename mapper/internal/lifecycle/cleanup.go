@@ -34,9 +34,9 @@ const (
 	cleanupBatch  = 50
 )
 
-// addUpTask is the number of the clean-up task that adds up the records of a job without totals,
-// before they are deleted. The other tasks are one for each slice of IDs, with the slice's number.
-// A task's name has its number and the tick at which it was enqueued.
+// addUpTask is the number of the clean-up task that adds up the records of a job without totals.
+// The tasks that then delete the records have the numbers of their slices of IDs. A task's name has
+// its number, and the time of the sweep that enqueued it.
 const addUpTask = store.SlicesOfIDs
 
 // enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep calls it again.
