@@ -18,8 +18,7 @@ import (
 
 // PlanOptions describe the job that [Mapper.Plan] plans.
 type PlanOptions struct {
-	// StartOptions are the settings of the job. Splitting must be the default. Queue has no effect:
-	// a plan is for the engine's first queue.
+	// StartOptions are the settings of the job. Splitting must be the default.
 	StartOptions
 
 	// TimePerEntity is how long the function takes for an entity, up to StartOptions.EntityTimeout.
@@ -74,7 +73,7 @@ type Estimate struct {
 //     to ten million entities, for up to 11,000 reads, and stops there (Estimate.LowerBound).
 //
 // Plan looks at up to 1,000 pairs of kind and namespace. If the query has more, the estimate is a
-// lower bound. Plan uses the settings of the engine's first queue. A nil o has all defaults. If the
+// lower bound. Plan uses the settings of the job's queue. A nil o has all defaults. If the
 // database can neither count nor sample, Plan returns an error.
 func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	if m == nil || m.def.Prepare == nil {

@@ -65,7 +65,7 @@ variables that clients need.`,
 	flags.Int64Var(&indexed, "index-memory", 1024,
 		"the `MiB` of indexes that each database keeps; dropped ones are built again when needed")
 	flags.StringVar(&pages, "dashboard", "", "serve the dashboard at this `HOST:PORT`, with the jobs of all "+
-		"queues in the project of --queue. It can start jobs of the prebuilt mappers")
+		"queues in the project of --queue; it can start jobs of the prebuilt mappers")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

@@ -102,7 +102,7 @@ func paragraphs(text string) string {
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("\nA flag inside a command's usage is required; all others are optional. After the usage, \"with\" " +
-		"lists which of these common flags the command has:\n" +
+		"names the command's flags from this list:\n" +
 		flagList(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))

@@ -35,9 +35,9 @@ for jobs. With --shard-by, an entity with several values may be in several parts
   oversampled    draw 32n-1 such keys, and cut at every 32nd
   splits         cut as this command does without --compare
 
-The output compares each part with the mean, the number of all entities divided by n. It says if the
-kind has too few entities with the property __scatter__: in a larger kind, scatter and oversampled
-would be more even.`,
+The output compares each part with the mean, the number of all entities divided by n. If too few
+entities have the property __scatter__, it says so: in a larger kind, scatter and oversampled would
+be more even.`,
 	}
 	flags := c.Flags()
 	db.define(flags)

@@ -31,7 +31,7 @@ type jobFlags struct {
 	share, except string
 }
 
-const callsHelp = "the most `calls` of other services a second, if the function announces them"
+const callsHelp = "the most `calls` of other services a second, counted by AwaitCall"
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
@@ -184,9 +184,9 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
 	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a `time` "+
-		"of at least 8d, such as 30d, or always; by default the service's setting, or always")
+		"of at least 8d, such as 30d, or always; by default as the service sets, else always")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
-	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
+	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
 		"rehearse: run the function, write nothing, and count what it would write")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")

@@ -34,7 +34,7 @@ type straight struct {
 // define defines the flags that name the database and the queue.
 func (st *straight) define(flags *pflag.FlagSet) {
 	flags.StringVar(&st.queue, "straight", "",
-		"work without a service, on the database and the queue of this `name` (projects/P/locations/L/queues/Q)")
+		"work without a service, on the database and on this `queue` (projects/P/locations/L/queues/Q)")
 	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; by default "+
 		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the queue")
 	flags.StringVar(&st.db.id, "database", "",

@@ -95,7 +95,7 @@ func (t *tally) add(u User, of order) {
 
 // checkUsers reads the users after the job. It returns an error if they do not fit the job's
 // counters and the parameter want, the sums from before the job. The job must have checked once
-// each active user that has the order's property, and no other user.
+// each active user that has the property of the order, and no other user.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {
