@@ -86,14 +86,14 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	ob.splits = counter("scattermap.splits", "{range}", "Ranges cut off for other tasks, by reason.")
 	ob.pageTime = seconds("scattermap.page.duration", "Time from reading a page to its commit.", 0.005,
 		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	ob.queueWait = seconds("scattermap.queue.wait", "Time from when the task of a range was due to its first delivery.",
+	ob.queueWait = seconds("scattermap.queue.wait", "Time between the due time of a range's task and its first delivery.",
 		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
 	ob.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
 		metric.WithDescription("Tasks of ranges that run in the process now."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
-		metric.WithDescription("Time since a running job last committed a page: the longest of the mapper's jobs."),
+		metric.WithDescription("Longest time that a running job of the mapper has committed no page."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
 			for mapper, idle := range ob.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
