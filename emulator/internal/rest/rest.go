@@ -1,6 +1,6 @@
-// Package rest serves Cloud Tasks as JSON over HTTP/1.1, for clients without gRPC.
+// Package rest serves Datastore and Cloud Tasks over HTTP/1.1, for clients without gRPC.
 //
-// Paths follow the documented REST API, /v2/projects/…. Firebase's Admin SDK sends paths without
+// Paths of Cloud Tasks follow the documented REST API, /v2/projects/…. Firebase's Admin SDK sends paths without
 // the version to CLOUD_TASKS_EMULATOR_HOST. In production a deployment of a task function has
 // created its queue by then. So a queue that such a request names is created if it does not exist.
 package rest
@@ -26,28 +26,34 @@ import (
 // service accepts.
 const maxBody = 4 << 20
 
-// Handler serves the methods of c.
-func Handler(c pb.CloudTasksClient) http.Handler {
+// Tasks serves the methods of c, in JSON.
+func Tasks(c pb.CloudTasksClient) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ready(w, r) {
 			return
 		}
 		resp, err := serve(r.Context(), c, r, http.MaxBytesReader(w, r.Body, maxBody))
-		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 		if err != nil {
-			s := status.Convert(err)
-			w.WriteHeader(httpStatus(s.Code()))
-			body := map[string]any{"error": map[string]any{"code": httpStatus(s.Code()), "message": s.Message(),
-				"status": codeName(s.Code())}}
-			_ = json.NewEncoder(w).Encode(body) // the client has gone
+			writeError(w, err)
 			return
 		}
+		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 		body, err := protojson.Marshal(resp)
 		if err != nil {
 			body = []byte("{}")
 		}
 		_, _ = w.Write(body) // the client has gone
 	})
+}
+
+// writeError writes an error in JSON.
+func writeError(w http.ResponseWriter, err error) {
+	s := status.Convert(err)
+	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	w.WriteHeader(httpStatus(s.Code()))
+	body := map[string]any{"error": map[string]any{"code": httpStatus(s.Code()), "message": s.Message(),
+		"status": codeName(s.Code())}}
+	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
 // ready answers a request by which a script asks whether the service is up, as Google's emulators
@@ -58,16 +64,6 @@ func ready(w http.ResponseWriter, r *http.Request) bool {
 	}
 	_, _ = io.WriteString(w, "Ok\n") // the client has gone
 	return true
-}
-
-// Ready returns a handler for a service that has only gRPC. It answers scripts that ask whether the
-// service is up.
-func Ready(service string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ready(w, r) {
-			http.Error(w, "this is "+service+", as gRPC; GET / says that it is there", http.StatusNotFound)
-		}
-	})
 }
 
 func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.Reader) (proto.Message, error) {
