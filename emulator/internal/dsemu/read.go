@@ -159,11 +159,11 @@ func (db *database) runQuery(
 		ReadTime:         entity.Time(view.at),
 		SnapshotVersion:  view.at,
 	}
-	if q.Bounded {
+	if q.To != "" {
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
-	size, last := 0, query.Row{SortKey: q.After, Group: len(q.AfterGroup)}
-	var skipped query.Row
+	size := 0
+	var last, skipped query.Row
 	stopped := false
 	db.scanRows(q, view.at, func(r query.Row) bool {
 		switch n := len(batch.EntityResults); {
@@ -198,7 +198,9 @@ func (db *database) runQuery(
 	if batch.SkippedResults > 0 {
 		batch.SkippedCursor = q.Cursor(skipped)
 	}
-	batch.EndCursor = q.Cursor(last)
+	if batch.EndCursor = q.Start; last.SortKey != "" {
+		batch.EndCursor = q.Cursor(last)
+	}
 	if stopped {
 		seen.to = last.SortKey
 	}

@@ -29,20 +29,19 @@ type Query struct {
 	anyOf    []*conjunction
 	named    store.Names // the properties that the query reads
 	// the orders: first the explicit ones, then those that inequalities and the projection imply
-	orders     []store.Order
-	After      string // the sort key of the start cursor
-	AfterGroup string
-	Until      string // the sort key of the end cursor
-	Bounded    bool   // whether the query has an end cursor, in Until
-	Offset     int    // number of rows to skip
-	Limit      int    // largest number of results; negative: no limit
-	scatter    int    // n; one in n entities has the property __scatter__
+	orders  []store.Order
+	Start   []byte // the start cursor
+	From    string // the lowest sort key of rows after the start cursor
+	To      string // the sort keys of rows before the end cursor are lower; empty: there is none
+	Offset  int    // number of rows to skip
+	Limit   int    // largest number of results; negative: no limit
+	scatter int    // n; one in n entities has the property __scatter__
 	// number of orders at the start that are not implied by the projection; the index decides on
 	// the order of the rest
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
 	Scanned int64           // number of index entries that were read
-	print   uint32          // a hash that identifies the query in its cursors
+	print   uint32          // a hash of the namespace and the orders, for the query's cursors
 }
 
 func unimplemented(what string) error {
