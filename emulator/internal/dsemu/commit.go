@@ -81,7 +81,7 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	var tx *transaction
 	var err error
 	switch req.Mode {
-	case pb.CommitRequest_TRANSACTIONAL:
+	case pb.CommitRequest_TRANSACTIONAL, pb.CommitRequest_MODE_UNSPECIFIED:
 		tx, err = db.committing(req, now)
 	case pb.CommitRequest_NON_TRANSACTIONAL:
 		db.expire(now)
@@ -89,7 +89,7 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 			err = model.Invalid("a non-transactional commit names a transaction")
 		}
 	default:
-		err = model.Invalid("the mode of the commit is not given")
+		err = model.Invalid("there is no mode %d of a commit", req.Mode)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -112,6 +112,9 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	case *pb.CommitRequest_Transaction:
 		return db.transaction(selector.Transaction, now)
 	case *pb.CommitRequest_SingleUseTransaction:
+		if selector.SingleUseTransaction.GetReadOnly() != nil {
+			return nil, model.Invalid("a single-use transaction is read-only, so a commit has nothing to do")
+		}
 		return db.newTransaction(selector.SingleUseTransaction, now)
 	default:
 		return nil, model.Invalid("a transactional commit names no transaction")

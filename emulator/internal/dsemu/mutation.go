@@ -87,6 +87,10 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	switch {
 	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
 		return c, model.Invalid("property transforms are not for delete")
+	case m.GetBaseVersion() < 0:
+		return c, model.Invalid("a base version is at least 0, this one is %d", m.GetBaseVersion())
+	case pb.Mutation_ConflictResolutionStrategy_name[int32(m.ConflictResolutionStrategy)] == "":
+		return c, model.Invalid("there is no conflict resolution strategy %d", m.ConflictResolutionStrategy)
 	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
 		return c, model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
 	}

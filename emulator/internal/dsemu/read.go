@@ -50,6 +50,10 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 		}
 	case *pb.ReadOptions_ReadTime:
 		v.at, err = db.readTime(c.ReadTime, now)
+	case *pb.ReadOptions_ReadConsistency_:
+		if c.ReadConsistency != pb.ReadOptions_STRONG && c.ReadConsistency != pb.ReadOptions_EVENTUAL {
+			err = model.Invalid("there is no read consistency %d", c.ReadConsistency)
+		}
 	}
 	if err != nil {
 		return view{}, err
@@ -76,6 +80,8 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 	switch {
 	case micros > max(now.UnixMicro(), db.lastCommit):
 		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
+	case micros < 0:
+		return 0, model.Invalid("read_time %v is before 1970", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
 		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v",
 			t.AsTime(), db.opts.Retention)

@@ -65,8 +65,9 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	switch {
 	case len(q.GetKind()) > 1:
 		return nil, model.Invalid("a query has one kind, this one has %d", len(q.Kind))
-	case len(q.GetKind()) == 1 && q.Kind[0].GetName() == "":
-		return nil, model.Invalid("the kind of a query is empty")
+	case len(q.GetKind()) == 1 && (q.Kind[0].GetName() == "" || len(q.Kind[0].Name) > model.MaxName):
+		return nil, model.Invalid("the kind of a query has 1 to %d bytes, this one has %d", model.MaxName,
+			len(q.Kind[0].GetName()))
 	case q.FindNearest != nil:
 		return nil, unimplemented("find_nearest")
 	case q.Offset < 0:
@@ -162,6 +163,8 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 			return unimplemented("an order by __scatter__ that descends or is one of several")
 		case name != ScatterProperty && name != model.KeyProperty && model.Reserved(name):
 			return model.Invalid("an order can't be by the property %s", name)
+		case pb.PropertyOrder_Direction_name[int32(o.Direction)] == "":
+			return model.Invalid("there is no direction %d of an order", o.Direction)
 		case q.ordered(name):
 			return model.Invalid("two orders are by the property %q", name)
 		}
@@ -193,7 +196,9 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 		switch name := p.GetName(); {
 		case name == "" || model.Reserved(name):
 			return model.Invalid("results can't be distinct on the property %q", name)
-		case !slices.Contains(names, name):
+		case slices.Contains(names, name):
+			return model.Invalid("results are distinct on the property %q twice", name)
+		default:
 			names = append(names, name)
 		}
 	}
@@ -252,6 +257,9 @@ func (q *Query) check() error {
 		for _, e := range c.equal {
 			if q.aggregated == nil && slices.Contains(q.Projected, e.property) {
 				return model.Invalid("Cannot use projection on a property with an equality filter.")
+			}
+			if slices.ContainsFunc(q.orders[:q.Distinct], func(o store.Order) bool { return o.Property == e.property }) {
+				return model.Invalid("Cannot use group by on a property with an equality filter.")
 			}
 		}
 		ranged := c.lo != "" || c.hi != "" || len(c.between) > 0
