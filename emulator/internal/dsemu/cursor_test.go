@@ -103,8 +103,9 @@ func TestCursorsOfAllValues(t *testing.T) {
 			}
 			for end := range cursor {
 				q.StartCursor, q.EndCursor = cursor[:end], nil
-				if _, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p",
-					QueryType: &pb.RunQueryRequest_Query{Query: q}}); end > 0 && status.Code(err) != codes.InvalidArgument {
+				_, err := s.RunQuery(t.Context(),
+					&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+				if end > 0 && status.Code(err) != codes.InvalidArgument {
 					t.Fatalf("%v from the first %d bytes of a cursor: %v", q.Order, end, err)
 				}
 			}

@@ -84,15 +84,11 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	default:
 		return c, model.Invalid("a mutation has no operation")
 	}
-	switch {
-	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
+	if len(m.PropertyTransforms) > 0 && c.operation == "delete" {
 		return c, model.Invalid("property transforms are not for delete")
-	case m.GetBaseVersion() < 0:
-		return c, model.Invalid("a base version is at least 0, this one is %d", m.GetBaseVersion())
-	case pb.Mutation_ConflictResolutionStrategy_name[int32(m.ConflictResolutionStrategy)] == "":
-		return c, model.Invalid("there is no conflict resolution strategy %d", m.ConflictResolutionStrategy)
-	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
-		return c, model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
+	}
+	if err := checkStrategies(m); err != nil {
+		return c, err
 	}
 	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
 	if err != nil {
@@ -122,6 +118,19 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	}
 	c.draft.last = c.operation
 	return c, nil
+}
+
+// checkStrategies checks how a mutation detects and resolves conflicts.
+func checkStrategies(m *pb.Mutation) error {
+	switch {
+	case m.GetBaseVersion() < 0:
+		return model.Invalid("a base version is at least 0, this one is %d", m.GetBaseVersion())
+	case pb.Mutation_ConflictResolutionStrategy_name[int32(m.ConflictResolutionStrategy)] == "":
+		return model.Invalid("there is no conflict resolution strategy %d", m.ConflictResolutionStrategy)
+	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
+		return model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
+	}
+	return nil
 }
 
 // apply applies one mutation to the draft of its entity.

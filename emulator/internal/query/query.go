@@ -258,7 +258,9 @@ func (q *Query) check() error {
 			if q.aggregated == nil && slices.Contains(q.Projected, e.property) {
 				return model.Invalid("Cannot use projection on a property with an equality filter.")
 			}
-			if slices.ContainsFunc(q.orders[:q.Distinct], func(o store.Order) bool { return o.Property == e.property }) {
+			if slices.ContainsFunc(q.orders[:q.Distinct], func(o store.Order) bool {
+				return o.Property == e.property
+			}) {
 				return model.Invalid("Cannot use group by on a property with an equality filter.")
 			}
 		}
