@@ -11,7 +11,6 @@ import (
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
@@ -238,7 +237,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err == nil {
 		err = e.serveREST(e.tasks, func(conn *grpc.ClientConn) http.Handler {
-			return rest.Tasks(cloudtaskspb.NewCloudTasksClient(conn))
+			return rest.Tasks(conn)
 		})
 	}
 	if err != nil {
