@@ -73,6 +73,17 @@ func (c conformanceCase) but(classic, firestore *difference) conformanceCase {
 var crashes = &difference{"Unknown", "it crashes"}
 
 var requestCases = []conformanceCase{
+	{name: "bad commit in a transaction", doc: "a refused request has no effect", run: func(e *env) string {
+		tx := e.begin(nil)
+		bad := outcome(e.commitIn(tx, upsert(e.name("__K__", "a"), nil)))
+		return bad + " " + outcome(e.commitIn(tx, ups(e)))
+	}, want: "InvalidArgument OK"},
+	{name: "write in a read-only transaction", doc: "a refused request has no effect", run: func(e *env) string {
+		tx := e.begin(readOnly)
+		bad := outcome(e.commitIn(tx, ups(e)))
+		_, err := e.lookup(inTx(tx), "K", "a")
+		return bad + " " + outcome(err)
+	}, want: "InvalidArgument OK"},
 	accepted("commit of no mode", "the mode defaults to TRANSACTIONAL", calling("Commit", "TX")),
 	refused("commit of no mode and transaction", "the mode defaults to TRANSACTIONAL", calling("Commit", "")),
 	refused("commit of an unknown mode", "there are two", calling("Commit", "mode: 7")),
@@ -81,6 +92,22 @@ var requestCases = []conformanceCase{
 	refused("negative base version", "versions are at least 0", upserting("base_version: -5")),
 	refused("unknown resolution of conflicts", "there are two",
 		upserting("base_version: 5 conflict_resolution_strategy: 9")),
+	refused("insert of a version", "what has a version exists already", calling("Commit", `mode: NON_TRANSACTIONAL
+		mutations { insert { key { path { kind: "K" name: "b" } } } base_version: 7 }`)),
+	refused("insert of an update time", "what has a version exists already", calling("Commit", `mode: NON_TRANSACTIONAL
+		mutations { insert { key { path { kind: "K" name: "b" } } } update_time { seconds: 7 } }`)),
+	refused("update of version 0", "what has no version does not exist", calling("Commit", `mode: NON_TRANSACTIONAL
+		mutations { update { key { path { kind: "K" name: "a" } } } base_version: 0 }`)),
+	refused("version of an incomplete key", "a new key has no version", calling("Commit", `mode: NON_TRANSACTIONAL
+		mutations { upsert { key { path { kind: "K" } } } base_version: 0 }`)),
+	{name: "insert beside another insert", doc: "what exists can't be inserted, whatever the resolution",
+		run: calling("Commit", `mode: NON_TRANSACTIONAL
+			mutations { insert { key { path { kind: "K" name: "a" } } } base_version: 0 }`), want: "AlreadyExists"},
+	{name: "update beside a delete", doc: "what does not exist can't be updated, whatever the resolution",
+		run: calling("Commit", `mode: NON_TRANSACTIONAL
+			mutations { update { key { path { kind: "K" name: "b" } } } base_version: 7 }`), want: "NotFound"},
+	accepted("mask of a query for keys", "keys have nothing to mask", calling("RunQuery",
+		`query { kind { name: "K" } projection { property { name: "__key__" } } } property_mask { paths: "n" }`)),
 
 	refused("unknown read consistency", "there are two", reading("read_options { read_consistency: 77 }")).
 		but(crashes, crashes),

@@ -87,12 +87,15 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	if len(m.PropertyTransforms) > 0 && c.operation == "delete" {
 		return c, model.Invalid("property transforms are not for delete")
 	}
-	if err := checkStrategies(m); err != nil {
+	if err := checkStrategies(m, c.operation); err != nil {
 		return c, err
 	}
 	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
-	if err != nil {
+	switch {
+	case err != nil:
 		return c, err
+	case completed && m.ConflictDetectionStrategy != nil:
+		return c, model.Invalid("a mutation of an incomplete key has no version to compare")
 	}
 	if err := s.db.CheckProperties(c.entity.GetProperties()); err != nil {
 		return c, err
@@ -121,10 +124,17 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 }
 
 // checkStrategies checks how a mutation detects and resolves conflicts.
-func checkStrategies(m *pb.Mutation) error {
-	switch {
-	case m.GetBaseVersion() < 0:
-		return model.Invalid("a base version is at least 0, this one is %d", m.GetBaseVersion())
+func checkStrategies(m *pb.Mutation, operation string) error {
+	version, err := required(m)
+	switch detects := m.ConflictDetectionStrategy != nil; {
+	case err != nil:
+		return err
+	case version < 0:
+		return model.Invalid("a base version is at least 0, this one is %d", version)
+	case operation == "insert" && version > 0:
+		return model.Invalid("Cannot insert an entity with a base version greater than zero.")
+	case operation == "update" && detects && version == 0:
+		return model.Invalid("Cannot update an entity with a base version set to zero.")
 	case pb.Mutation_ConflictResolutionStrategy_name[int32(m.ConflictResolutionStrategy)] == "":
 		return model.Invalid("there is no conflict resolution strategy %d", m.ConflictResolutionStrategy)
 	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
@@ -138,7 +148,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	d := m.draft
 	a := applied{draft: d, completed: m.completed}
 	var err error
-	if a.conflict, err = d.conflicts(m.Mutation); err != nil || a.conflict {
+	if a.conflict, err = d.conflicts(m.Mutation); err != nil {
 		return a, err
 	}
 	switch {
@@ -146,6 +156,8 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 		return a, status.Error(codes.AlreadyExists, "entity already exists")
 	case m.operation == "update" && !d.exists:
 		return a, status.Error(codes.NotFound, "no entity to update")
+	case a.conflict:
+		return a, nil
 	case m.operation == "delete":
 		d.written, d.exists, d.after = true, false, d.after.KeyOnly()
 		return a, nil
@@ -177,24 +189,30 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	if d.existed {
 		version = d.before.At
 	}
-	conflict := false
-	switch strategy := m.ConflictDetectionStrategy.(type) {
-	case nil:
-		return false, nil
-	case *pb.Mutation_BaseVersion:
-		conflict = strategy.BaseVersion != version
-	case *pb.Mutation_UpdateTime:
-		if err := strategy.UpdateTime.CheckValid(); err != nil {
-			return false, model.Invalid("update_time: %v", err)
-		}
-		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
+	wanted, err := required(m)
+	if err != nil || m.ConflictDetectionStrategy == nil {
+		return false, err
 	}
+	conflict := wanted != version
 	if conflict && m.ConflictResolutionStrategy == pb.Mutation_FAIL {
 		return true,
 			status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for",
 				version)
 	}
 	return conflict, nil
+}
+
+// required returns the version that a mutation requires, or 0 if it requires none. A time counts as
+// the version of that time.
+func required(m *pb.Mutation) (int64, error) {
+	t, ok := m.ConflictDetectionStrategy.(*pb.Mutation_UpdateTime)
+	if !ok {
+		return m.GetBaseVersion(), nil
+	}
+	if err := t.UpdateTime.CheckValid(); err != nil {
+		return 0, model.Invalid("update_time: %v", err)
+	}
+	return t.UpdateTime.AsTime().UnixMicro(), nil
 }
 
 func (s *draftSet) draft(key model.Key) (*draft, error) {

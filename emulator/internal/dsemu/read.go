@@ -189,7 +189,7 @@ func (db *database) runQuery(
 			return true
 		}
 		result := q.Result(r)
-		if req.PropertyMask != nil {
+		if req.PropertyMask != nil && !q.KeysOnly {
 			if err = keepMasked(result, r.Version, req.PropertyMask.Paths); err != nil {
 				return false
 			}

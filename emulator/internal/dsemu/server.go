@@ -111,7 +111,7 @@ func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.Run
 	if err != nil {
 		return nil, err
 	}
-	if req.PropertyMask != nil && (q.KeysOnly || len(q.Projected) > 0) {
+	if req.PropertyMask != nil && len(q.Projected) > 0 {
 		return nil, model.Invalid("a query with a projection can't have a property mask")
 	}
 	if err := entity.CheckMask(req.PropertyMask); err != nil {
