@@ -111,16 +111,21 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 		return c, model.Invalid("a commit has at most %d property transforms of one entity, this one has %d",
 			entity.MaxTransforms, c.draft.transforms)
 	}
-	switch last := c.draft.last; {
-	case last != "" && !s.atomic:
-		return c, model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same " +
+	return c, c.draft.follow(c.operation, s.atomic)
+}
+
+// follow checks that a commit may have an operation after those that the draft already has.
+func (d *draft) follow(operation string, atomic bool) error {
+	switch last := d.last; {
+	case last != "" && !atomic:
+		return model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same " +
 			"entity.")
-	case c.operation == "insert" && last != "" && last != "delete",
-		c.operation == "update" && last == "delete":
-		return c, model.Invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
+	case operation == "insert" && last != "" && last != "delete",
+		operation == "update" && last == "delete":
+		return model.Invalid("Cannot %s then %s an entity in the same request.", last, operation)
 	}
-	c.draft.last = c.operation
-	return c, nil
+	d.last = operation
+	return nil
 }
 
 // checkStrategies checks how a mutation detects and resolves conflicts.

@@ -73,10 +73,16 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	if n := len(req.Keys); n > maxLookupKeys {
 		return nil, model.Invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
 	}
-	keys := make([]model.Key, len(req.Keys))
-	for i, k := range req.Keys {
-		if keys[i], err = db.ReadKey(k); err != nil {
+	keys := make([]model.Key, 0, len(req.Keys))
+	seen := make(map[string]bool, len(req.Keys))
+	for _, k := range req.Keys {
+		key, err := db.ReadKey(k)
+		if err != nil {
 			return nil, err
+		}
+		if id := key.ID(); !seen[id] {
+			seen[id] = true
+			keys = append(keys, key)
 		}
 	}
 	if err := entity.CheckMask(req.PropertyMask); err != nil {
