@@ -1,8 +1,8 @@
 // Package emulator runs Cloud Datastore and Cloud Tasks in this process, for tests and first steps.
 // It needs no installation and no account, and starts in milliseconds.
 //
-// An [Emulator] has one Datastore and one Cloud Tasks. Both speak their real gRPC protocols, so the
-// official client libraries take the same path as in production. [Emulator.DatastoreClient] and
+// An [Emulator] has one Datastore and one Cloud Tasks. Both speak their real protocols, gRPC and
+// REST, so the official client libraries take the same path as in production. [Emulator.DatastoreClient] and
 // [Emulator.TasksClient] make clients that are connected in memory. [Options] can open ports for
 // other processes. [Emulator.Reset] empties the emulator between two tests. Both services count
 // what Google would bill ([Usage]).

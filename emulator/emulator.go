@@ -11,12 +11,12 @@ import (
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/encoding/gzip" // some clients compress their requests
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -79,8 +79,9 @@ type Options struct {
 	Seed uint64
 
 	// DatastoreAddr is the address on which the Datastore listens for other processes, such as
-	// "127.0.0.1:8081", or "127.0.0.1:0" for any free port. It also answers GET /, for scripts that
-	// wait until it is up. By default only clients of this process reach it.
+	// "127.0.0.1:8081", or "127.0.0.1:0" for any free port. It serves gRPC and the REST API, in JSON
+	// and protobuf. Scripts can wait for GET /, and empty it by POST /reset. By default only clients
+	// of this process reach it.
 	DatastoreAddr string
 
 	// TasksAddr is the address on which Cloud Tasks listens, for gRPC and for its REST API in JSON.
@@ -167,9 +168,7 @@ type Emulator struct {
 	datastore, tasks *service
 	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
-	ready            *http.Server
-	rest             *http.Server
-	restConn         *grpc.ClientConn
+	rest             []*restServer
 	keys             *http.Server
 	keysAddr         string
 	meter            *meter.Meter
@@ -224,9 +223,10 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	if e.datastore.other != nil {
-		e.ready = &http.Server{Handler: rest.Ready("Datastore"), ReadHeaderTimeout: 10 * time.Second}
-		go e.ready.Serve(e.datastore.other)
+	if err := e.serveREST(e.datastore, func(conn *grpc.ClientConn) http.Handler {
+		return rest.Datastore(conn, e.datastoreServer.Reset)
+	}); err != nil {
+		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
 	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate,
 		ReuseNames: opts.ReuseQueueNames}
@@ -236,7 +236,9 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err == nil {
-		err = e.serveREST()
+		err = e.serveREST(e.tasks, func(conn *grpc.ClientConn) http.Handler {
+			return rest.Tasks(conn)
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
@@ -249,20 +251,27 @@ func Start(o *Options) (_ *Emulator, err error) {
 	return e, nil
 }
 
-// serveREST serves the REST API of Cloud Tasks on the port of its gRPC API.
-func (e *Emulator) serveREST() error {
-	if e.tasks.other == nil {
+// A restServer serves the REST API of a service, on the port of its gRPC API.
+type restServer struct {
+	http *http.Server
+	conn *grpc.ClientConn // the connection to the service
+}
+
+// serveREST serves the REST API of a service, if the service has a port.
+func (e *Emulator) serveREST(s *service, handler func(*grpc.ClientConn) http.Handler) error {
+	if s.other == nil {
 		return nil
 	}
 	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(e.tasks.dial), grpc.WithIdleTimeout(0))
+		grpc.WithContextDialer(s.dial), grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		return err
 	}
-	e.restConn = conn
-	e.rest = &http.Server{Handler: rest.Handler(cloudtaskspb.NewCloudTasksClient(conn)),
-		ReadHeaderTimeout: 10 * time.Second}
-	go e.rest.Serve(e.tasks.other)
+	r := &restServer{conn: conn,
+		http: &http.Server{Handler: handler(conn), ReadHeaderTimeout: 10 * time.Second}}
+	e.rest = append(e.rest, r)
+	go r.http.Serve(s.other)
 	return nil
 }
 
@@ -286,12 +295,9 @@ func (e *Emulator) Close() {
 	if e.keys != nil {
 		e.keys.Close()
 	}
-	if e.ready != nil {
-		e.ready.Close()
-	}
-	if e.rest != nil {
-		e.rest.Close()
-		_ = e.restConn.Close()
+	for _, r := range e.rest {
+		r.http.Close()
+		_ = r.conn.Close()
 	}
 	for _, s := range []*service{e.tasks, e.datastore} {
 		if s != nil {

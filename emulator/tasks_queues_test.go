@@ -147,8 +147,8 @@ func TestDeleteQueue(t *testing.T) {
 		if got := again(); got != codes.FailedPrecondition {
 			t.Errorf("a queue by the name of a deleted one: %v, want FailedPrecondition", got)
 		}
-		if err := create(t.Context(), client, task("")); status.Code(err) != codes.FailedPrecondition {
-			t.Errorf("a task in a deleted queue: %v, want FailedPrecondition", err)
+		if err := create(t.Context(), client, task("")); status.Code(err) != codes.NotFound {
+			t.Errorf("a task in a deleted queue: %v, want NotFound", err)
 		}
 		time.Sleep(3 * 24 * time.Hour)
 		if got := again(); got != codes.OK {

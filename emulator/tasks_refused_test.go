@@ -2,6 +2,7 @@ package emulator_test
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,31 @@ func (r refusal) check(t *testing.T, what string, err error) {
 }
 
 func bad(names string) refusal { return refusal{codes.InvalidArgument, names} }
+
+// TestTaskSize checks that the largest task has 1,048,569 bytes in the form in which it is stored.
+// This form has the defaults.
+func TestTaskSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := tasksIn(t, new(receiver), nil)
+		sized := func(body int) *cloudtaskspb.Task {
+			return &cloudtaskspb.Task{Name: queueName + "/tasks/" + strconv.Itoa(body),
+				MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{
+					Url: "https://worker.example/", Body: make([]byte, body)}}}
+		}
+		const most, nearly = 1048569, 1048000
+		stored := sized(nearly)
+		stored.GetHttpRequest().HttpMethod = cloudtaskspb.HttpMethod_POST
+		stored.GetHttpRequest().Headers = map[string]string{"User-Agent": "Google-Cloud-Tasks"}
+		stored.DispatchDeadline = durationpb.New(10 * time.Minute)
+		stored.ScheduleTime = timestamppb.New(time.Now())
+		stored.CreateTime = timestamppb.New(time.Now())
+		fits := nearly + most - proto.Size(stored)
+		if err := create(t.Context(), client, sized(fits)); err != nil {
+			t.Errorf("%d bytes: %v", most, err)
+		}
+		bad("Task size too large").check(t, "one byte more", create(t.Context(), client, sized(fits+1)))
+	})
+}
 
 func TestTasksRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -185,7 +185,7 @@ func TestDelivery(t *testing.T) {
 		want["X-Cloudtasks-Taskretrycount"] = "1"
 		want["X-Cloudtasks-Taskexecutioncount"] = "0" // executions do not include answers with 5XX
 		want["X-Cloudtasks-Taskpreviousresponse"] = "500"
-		want["X-Cloudtasks-Taskretryreason"] = "HTTP status 500"
+		want["X-Cloudtasks-Taskretryreason"] = ""
 		want["X-Cloudtasks-Tasketa"] = fmt.Sprintf("%d.100000", r.begun.Unix())
 		if diff := cmp.Diff(want, header(1)); diff != "" {
 			t.Errorf("headers of the retry (-want +got):\n%s", diff)
@@ -230,6 +230,37 @@ func TestDeadline(t *testing.T) {
 		want := []time.Duration{0, 20*time.Second + 100*time.Millisecond}
 		if diff := cmp.Diff(want, r.times()); diff != "" || r.atOnce() != 2 {
 			t.Errorf("%d at once; times of delivery (-want +got):\n%s", r.atOnce(), diff)
+		}
+		if got := r.deliveries()[1].headers.Get("X-CloudTasks-TaskPreviousResponse"); got != "504" {
+			t.Errorf("the previous response is %q, want 504", got)
+		}
+	})
+}
+
+// TestStoredTask checks how a task is shown, and the error for a task that is done.
+func TestStoredTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := tasksIn(t, new(receiver), nil)
+		time.Sleep(1234 * time.Nanosecond)
+		stored := task("abc")
+		stored.GetHttpRequest().Headers["user-agent"] = "mine"
+		got, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queueName, Task: stored,
+			ResponseView: cloudtaskspb.Task_FULL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"Content-Type": "application/json", "X-CloudTasks-TaskName": "forged",
+			"User-Agent": "Google-Cloud-Tasks"}
+		if diff := cmp.Diff(want, got.GetHttpRequest().Headers); diff != "" {
+			t.Errorf("headers (-want +got):\n%s", diff)
+		}
+		if got.ScheduleTime.Nanos != 1000 {
+			t.Errorf("schedule_time %v has to be in whole microseconds", got.ScheduleTime)
+		}
+		time.Sleep(time.Second)
+		for name, want := range map[string]string{"abc": "existed recently", "other": "Requested entity"} {
+			_, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/" + name})
+			refusal{codes.NotFound, want}.check(t, name, err)
 		}
 	})
 }

@@ -44,6 +44,28 @@ func pieces(q *datastore.Query, size int, between func(e *env)) func(*env) strin
 
 func nothing(*env) {}
 
+// moved returns a test case that runs one query, and then another one from the cursor at its end.
+func moved(q, other *datastore.Query, use func(*datastore.Query, datastore.Cursor) *datastore.Query,
+) func(*env) string {
+	return func(e *env) string {
+		letters(e)
+		it := e.client.Run(e.Context(), q.KeysOnly())
+		for {
+			if _, err := it.Next(nil); errors.Is(err, iterator.Done) {
+				break
+			} else if err != nil {
+				return outcome(err)
+			}
+		}
+		cursor, err := it.Cursor()
+		e.must(err)
+		return e.keys(use(other, cursor))
+	}
+}
+
+func start(q *datastore.Query, c datastore.Cursor) *datastore.Query { return q.Start(c) }
+func end(q *datastore.Query, c datastore.Cursor) *datastore.Query   { return q.End(c) }
+
 func (e *env) runQuery(q *pb.Query) (*pb.RunQueryResponse, error) {
 	return e.raw.RunQuery(e.Context(),
 		&pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: q}})
@@ -97,6 +119,29 @@ var cursorCases = []conformanceCase{
 		e.must(err)
 		return names(resp)
 	}, want: "", firestore: &difference{"a b c d e f g h i", "the Firestore emulator ignores such a cursor"}},
+	{name: "backwards", doc: "a cursor may also be used in a query whose sort order has been reversed",
+		run: moved(all.Order("__key__").Limit(3), all.Order("-__key__"), start), want: "c b a"},
+	{name: "forwards again", doc: "a cursor may also be used in a query whose sort order has been reversed",
+		run: moved(all.Order("-__key__").Limit(3), all.Order("__key__"), start), want: "g h i"},
+	{name: "backwards by values", doc: "a cursor may also be used in a query whose sort order has been reversed",
+		run:  moved(all.Order("s").Order("-n").Limit(4), all.Order("-s").Order("n").Order("-__key__"), start),
+		want: "i c g e"},
+	{name: "backwards to an end", doc: "a cursor may also be used in a query whose sort order has been reversed",
+		run: moved(all.Order("__key__").Limit(6), all.Order("-__key__"), end), want: "i h g"},
+	{name: "order by the key", doc: "results are in key order anyway",
+		run: moved(all.Limit(6), all.Order("__key__"), start), want: "g h i"},
+	{name: "implied order", doc: "an inequality orders the results",
+		run:  moved(all.FilterField("n", ">", 1).Order("n").Limit(1), all.FilterField("n", ">", 1), start),
+		want: "i c d g h"},
+	{name: "another filter", doc: "a position is not bound to a filter",
+		run: moved(all.FilterField("s", "=", "x").Limit(2), all, start), want: "d e f g h i"},
+	{name: "without kind", doc: "a position is one among the entities of all kinds, too",
+		run: moved(all.Limit(6), datastore.NewQuery(""), start), want: "g h i"},
+	{name: "of another kind", doc: "is refused",
+		run: moved(all.Limit(2), datastore.NewQuery("Q"), start), want: "InvalidArgument"},
+	{name: "of another order", doc: "is refused",
+		run: moved(all.Order("n").Limit(2), all.Order("s"), start), want: "InvalidArgument",
+		firestore: &difference{"*", "the Firestore emulator compares values only"}},
 	{name: "garbage", doc: "a cursor has to be one of the query", run: func(e *env) string {
 		letters(e)
 		_, err := e.runQuery(&pb.Query{Kind: kindP, StartCursor: []byte("garbage")})

@@ -16,6 +16,14 @@ var readCases = []conformanceCase{
 		e.must(err)
 		return showAll(resp.Found[0].Entity.Properties)
 	}, want: "{in={p=1} x=1}", classic: &difference{"{in={p=1 q=2} x=1 y=2}", ignoresReadMasks}},
+	{name: "lookup of the same key", doc: "returns each entity once", run: func(e *env) string {
+		e.put("K", "a")
+		a, b := e.name("K", "a"), e.name("K", "b")
+		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{a, b, a, b}})
+		e.must(err)
+		return fmt.Sprint(len(resp.Found), " found, ", len(resp.Missing), " missing")
+	}, want: "1 found, 1 missing",
+		classic: &difference{"2 found, 2 missing", "the classic emulator returns an entity for each key"}},
 	{name: "query with a mask", doc: "returns the properties that it names", run: func(e *env) string {
 		e.put("P", "a", "x", 1, "y", 2)
 		resp, err := e.raw.RunQuery(e.Context(),

@@ -49,7 +49,7 @@ var suites = map[string][]conformanceCase{
 	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases,
 	"aggregations": aggregationCases,
 	"metadata":     metadataCases, "mutations": mutationCases, "transforms": transformCases,
-	"transactions": transactionCases, "reads": readCases, "limits": limitCases,
+	"transactions": transactionCases, "reads": readCases, "limits": limitCases, "requests": requestCases,
 }
 
 var products = []string{"embedded", "classic", "firestore"}

@@ -169,7 +169,7 @@ func FirstName(path string) (kind, name string, ok bool) {
 }
 
 // cutBytes decodes the bytes at the start of form, which appendBytes has encoded. It returns them
-// as plain, and the rest of form. The result ok is false if the end mark is missing.
+// as plain, and the rest of form. The result ok is false if form does not start with such bytes.
 func cutBytes(form string) (plain, rest string, ok bool) {
 	var b []byte
 	for i := 0; i+1 < len(form); i++ {
@@ -178,10 +178,69 @@ func cutBytes(form string) (plain, rest string, ok bool) {
 		}
 		b = append(b, form[i])
 		if form[i] == 0 {
-			i++ // skips the escape
+			if i++; form[i] != 0xFF {
+				break
+			}
 		}
 	}
 	return "", "", false
+}
+
+// CutPath returns the rest of form after the path at its start, and the kind of the path's last
+// element. The result ok is false if form does not start with the ordered form of a path.
+func CutPath(form string) (kind, rest string, ok bool) {
+	for rest = form; rest != "" && rest[0] == PathElement; {
+		if kind, rest, ok = cutBytes(rest[1:]); !ok || rest == "" {
+			return "", "", false
+		}
+		switch tag := rest[0]; {
+		case tag == idTag && len(rest) > 8:
+			rest = rest[1+8:]
+		case tag == nameTag:
+			if _, rest, ok = cutBytes(rest[1:]); !ok {
+				return "", "", false
+			}
+		default:
+			return "", "", false
+		}
+	}
+	if !ok || rest == "" || rest[0] != PathEnd {
+		return "", "", false
+	}
+	return kind, rest[1:], true
+}
+
+// sizes has the sizes of the ordered forms whose size depends on the type only, by their first
+// byte.
+var sizes = map[byte]int{
+	nullTag: 1, integerTag: 1 + 8, booleanTag: 1 + 1, doubleTag: 1 + 8, geoPointTag: 1 + 8 + 8, entityTag: 1,
+}
+
+// CutValue returns the rest of form after the value at its start. The result ok is false if form
+// does not start with the ordered form of a value.
+func CutValue(form string) (rest string, ok bool) {
+	if form == "" {
+		return "", false
+	}
+	if n, fixed := sizes[form[0]]; fixed {
+		return form[min(n, len(form)):], len(form) >= n
+	}
+	rest = form[1:]
+	switch form[0] {
+	case bytesTag:
+		_, rest, ok = cutBytes(rest)
+	case keyTag:
+		ok = true
+		for range 3 { // project, database and namespace
+			if ok {
+				_, rest, ok = cutBytes(rest)
+			}
+		}
+		if ok {
+			_, rest, ok = CutPath(rest)
+		}
+	}
+	return rest, ok
 }
 
 // skipBytes returns the index after the ordered form of bytes that starts at i.

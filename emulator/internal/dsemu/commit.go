@@ -81,7 +81,7 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	var tx *transaction
 	var err error
 	switch req.Mode {
-	case pb.CommitRequest_TRANSACTIONAL:
+	case pb.CommitRequest_TRANSACTIONAL, pb.CommitRequest_MODE_UNSPECIFIED:
 		tx, err = db.committing(req, now)
 	case pb.CommitRequest_NON_TRANSACTIONAL:
 		db.expire(now)
@@ -89,12 +89,16 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 			err = model.Invalid("a non-transactional commit names a transaction")
 		}
 	default:
-		err = model.Invalid("the mode of the commit is not given")
+		err = model.Invalid("there is no mode %d of a commit", req.Mode)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	resp, holder, err := db.apply(tx, req.Mutations, now)
+	drafts, checked, err := db.check(tx, req.Mutations, now)
+	if err != nil {
+		return nil, nil, err // the transaction stays open
+	}
+	resp, holder, err := db.apply(tx, drafts, checked)
 	switch {
 	case tx == nil || holder != nil:
 	case err != nil:
@@ -112,34 +116,43 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	case *pb.CommitRequest_Transaction:
 		return db.transaction(selector.Transaction, now)
 	case *pb.CommitRequest_SingleUseTransaction:
+		if selector.SingleUseTransaction.GetReadOnly() != nil {
+			return nil, model.Invalid("a single-use transaction is read-only, so a commit has nothing to do")
+		}
 		return db.newTransaction(selector.SingleUseTransaction, now)
 	default:
 		return nil, model.Invalid("a transactional commit names no transaction")
 	}
 }
 
-// apply applies all mutations of a commit, or none. The parameter tx is nil if the commit is not
-// transactional. If another transaction holds a lock on an entity of the commit, apply changes
-// nothing and returns that transaction. The caller has locked the database.
-func (db *database) apply(
-	tx *transaction, mutations []*pb.Mutation, now time.Time,
-) (*pb.CommitResponse, *transaction, error) {
+// check checks the parts of mutations that do not depend on stored entities. The parameter tx is nil
+// if the commit is not transactional. The caller has locked the database.
+func (db *database) check(tx *transaction, mutations []*pb.Mutation, now time.Time) (*draftSet, []mutation, error) {
 	if tx != nil && tx.readOnly && len(mutations) > 0 {
 		return nil, nil, model.Invalid("a read-only transaction can't write")
 	}
-	if tx != nil && !tx.readOnly && !db.locks(tx) && db.conflicts(tx) {
-		return nil, nil, errContention
-	}
-	at := db.nextCommit(now)
-	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: tx != nil, at: at}
+	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: tx != nil, at: db.nextCommit(now)}
 	checked := make([]mutation, len(mutations))
-	results := make([]applied, len(mutations))
 	var err error
 	for i, m := range mutations {
 		if checked[i], err = drafts.check(m); err != nil {
 			return nil, nil, err
 		}
 	}
+	return drafts, checked, nil
+}
+
+// apply applies all mutations of a commit, or none. The parameter tx is nil if the commit is not
+// transactional. If another transaction holds a lock on an entity of the commit, apply changes
+// nothing and returns that transaction. The caller has locked the database.
+func (db *database) apply(
+	tx *transaction, drafts *draftSet, checked []mutation,
+) (*pb.CommitResponse, *transaction, error) {
+	if tx != nil && !tx.readOnly && !db.locks(tx) && db.conflicts(tx) {
+		return nil, nil, errContention
+	}
+	results := make([]applied, len(checked))
+	var err error
 	for i, m := range checked {
 		if results[i], err = drafts.apply(m); err != nil {
 			return nil, nil, err
@@ -155,11 +168,12 @@ func (db *database) apply(
 				if tx.deadlocked(holders) {
 					return nil, nil, errContention
 				}
-				tx.waitsFor, tx.used = holders, now
+				tx.waitsFor = holders
 			}
 			return nil, holders[0], nil
 		}
 	}
+	at := drafts.at
 	db.write(drafts.order, versions, at)
 	resp := &pb.CommitResponse{IndexUpdates: drafts.indexUpdates()}
 	if tx != nil {

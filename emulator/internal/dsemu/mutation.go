@@ -84,15 +84,18 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	default:
 		return c, model.Invalid("a mutation has no operation")
 	}
-	switch {
-	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
+	if len(m.PropertyTransforms) > 0 && c.operation == "delete" {
 		return c, model.Invalid("property transforms are not for delete")
-	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
-		return c, model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
+	}
+	if err := checkStrategies(m, c.operation); err != nil {
+		return c, err
 	}
 	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
-	if err != nil {
+	switch {
+	case err != nil:
 		return c, err
+	case completed && m.ConflictDetectionStrategy != nil:
+		return c, model.Invalid("a mutation of an incomplete key has no version to compare")
 	}
 	if err := s.db.CheckProperties(c.entity.GetProperties()); err != nil {
 		return c, err
@@ -108,16 +111,41 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 		return c, model.Invalid("a commit has at most %d property transforms of one entity, this one has %d",
 			entity.MaxTransforms, c.draft.transforms)
 	}
-	switch last := c.draft.last; {
-	case last != "" && !s.atomic:
-		return c, model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same " +
+	return c, c.draft.follow(c.operation, s.atomic)
+}
+
+// follow checks that a commit may have an operation after those that the draft already has.
+func (d *draft) follow(operation string, atomic bool) error {
+	switch last := d.last; {
+	case last != "" && !atomic:
+		return model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same " +
 			"entity.")
-	case c.operation == "insert" && last != "" && last != "delete",
-		c.operation == "update" && last == "delete":
-		return c, model.Invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
+	case operation == "insert" && last != "" && last != "delete",
+		operation == "update" && last == "delete":
+		return model.Invalid("Cannot %s then %s an entity in the same request.", last, operation)
 	}
-	c.draft.last = c.operation
-	return c, nil
+	d.last = operation
+	return nil
+}
+
+// checkStrategies checks how a mutation detects and resolves conflicts.
+func checkStrategies(m *pb.Mutation, operation string) error {
+	version, err := required(m)
+	switch detects := m.ConflictDetectionStrategy != nil; {
+	case err != nil:
+		return err
+	case version < 0:
+		return model.Invalid("a base version is at least 0, this one is %d", version)
+	case operation == "insert" && version > 0:
+		return model.Invalid("Cannot insert an entity with a base version greater than zero.")
+	case operation == "update" && detects && version == 0:
+		return model.Invalid("Cannot update an entity with a base version set to zero.")
+	case pb.Mutation_ConflictResolutionStrategy_name[int32(m.ConflictResolutionStrategy)] == "":
+		return model.Invalid("there is no conflict resolution strategy %d", m.ConflictResolutionStrategy)
+	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
+		return model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
+	}
+	return nil
 }
 
 // apply applies one mutation to the draft of its entity.
@@ -125,7 +153,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	d := m.draft
 	a := applied{draft: d, completed: m.completed}
 	var err error
-	if a.conflict, err = d.conflicts(m.Mutation); err != nil || a.conflict {
+	if a.conflict, err = d.conflicts(m.Mutation); err != nil {
 		return a, err
 	}
 	switch {
@@ -133,6 +161,8 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 		return a, status.Error(codes.AlreadyExists, "entity already exists")
 	case m.operation == "update" && !d.exists:
 		return a, status.Error(codes.NotFound, "no entity to update")
+	case a.conflict:
+		return a, nil
 	case m.operation == "delete":
 		d.written, d.exists, d.after = true, false, d.after.KeyOnly()
 		return a, nil
@@ -164,24 +194,30 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	if d.existed {
 		version = d.before.At
 	}
-	conflict := false
-	switch strategy := m.ConflictDetectionStrategy.(type) {
-	case nil:
-		return false, nil
-	case *pb.Mutation_BaseVersion:
-		conflict = strategy.BaseVersion != version
-	case *pb.Mutation_UpdateTime:
-		if err := strategy.UpdateTime.CheckValid(); err != nil {
-			return false, model.Invalid("update_time: %v", err)
-		}
-		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
+	wanted, err := required(m)
+	if err != nil || m.ConflictDetectionStrategy == nil {
+		return false, err
 	}
+	conflict := wanted != version
 	if conflict && m.ConflictResolutionStrategy == pb.Mutation_FAIL {
 		return true,
 			status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for",
 				version)
 	}
 	return conflict, nil
+}
+
+// required returns the version that a mutation requires, or 0 if it requires none. A time counts as
+// the version of that time.
+func required(m *pb.Mutation) (int64, error) {
+	t, ok := m.ConflictDetectionStrategy.(*pb.Mutation_UpdateTime)
+	if !ok {
+		return m.GetBaseVersion(), nil
+	}
+	if err := t.UpdateTime.CheckValid(); err != nil {
+		return 0, model.Invalid("update_time: %v", err)
+	}
+	return t.UpdateTime.AsTime().UnixMicro(), nil
 }
 
 func (s *draftSet) draft(key model.Key) (*draft, error) {

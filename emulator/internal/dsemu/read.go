@@ -50,6 +50,10 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 		}
 	case *pb.ReadOptions_ReadTime:
 		v.at, err = db.readTime(c.ReadTime, now)
+	case *pb.ReadOptions_ReadConsistency_:
+		if c.ReadConsistency != pb.ReadOptions_STRONG && c.ReadConsistency != pb.ReadOptions_EVENTUAL {
+			err = model.Invalid("there is no read consistency %d", c.ReadConsistency)
+		}
 	}
 	if err != nil {
 		return view{}, err
@@ -76,6 +80,8 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 	switch {
 	case micros > max(now.UnixMicro(), db.lastCommit):
 		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
+	case micros < 0:
+		return 0, model.Invalid("read_time %v is before 1970", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
 		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v",
 			t.AsTime(), db.opts.Retention)
@@ -159,11 +165,11 @@ func (db *database) runQuery(
 		ReadTime:         entity.Time(view.at),
 		SnapshotVersion:  view.at,
 	}
-	if q.Bounded {
+	if q.To != "" {
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
-	size, last := 0, query.Row{SortKey: q.After, Group: len(q.AfterGroup)}
-	var skipped query.Row
+	size := 0
+	var last, skipped query.Row
 	stopped := false
 	db.scanRows(q, view.at, func(r query.Row) bool {
 		switch n := len(batch.EntityResults); {
@@ -183,7 +189,7 @@ func (db *database) runQuery(
 			return true
 		}
 		result := q.Result(r)
-		if req.PropertyMask != nil {
+		if req.PropertyMask != nil && !q.KeysOnly {
 			if err = keepMasked(result, r.Version, req.PropertyMask.Paths); err != nil {
 				return false
 			}
@@ -198,7 +204,9 @@ func (db *database) runQuery(
 	if batch.SkippedResults > 0 {
 		batch.SkippedCursor = q.Cursor(skipped)
 	}
-	batch.EndCursor = q.Cursor(last)
+	if batch.EndCursor = q.Start; last.SortKey != "" {
+		batch.EndCursor = q.Cursor(last)
+	}
 	if stopped {
 		seen.to = last.SortKey
 	}

@@ -2,13 +2,13 @@ package dsemu
 
 import (
 	"context"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/model"
@@ -50,20 +50,9 @@ func NewServer(opts Options, m *meter.Meter) *Server {
 	return &Server{opts: opts, meter: m, databases: make(map[[2]string]*database)}
 }
 
-var (
-	validProject  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._-]{0,99}$`)
-	validDatabase = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9-]{0,62})?$`)
-)
-
 func (s *Server) database(project, id string) (*database, error) {
-	switch {
-	case project == "":
-		return nil, model.Invalid("the request's project_id is empty")
-	case !validProject.MatchString(project):
-		return nil, model.Invalid("the request's project_id is %.110q, which can't be a project", project)
-	case !validDatabase.MatchString(id):
-		return nil, model.Invalid("the request's database_id is %.110q: it is empty for the default database, and "+
-			"otherwise has letters, digits and '-'", id)
+	if err := (model.Database{Project: project, ID: id}).Check(); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,11 +73,20 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	if n := len(req.Keys); n > maxLookupKeys {
 		return nil, model.Invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
 	}
-	keys := make([]model.Key, len(req.Keys))
-	for i, k := range req.Keys {
-		if keys[i], err = db.ReadKey(k); err != nil {
+	keys := make([]model.Key, 0, len(req.Keys))
+	seen := make(map[string]bool, len(req.Keys))
+	for _, k := range req.Keys {
+		key, err := db.ReadKey(k)
+		if err != nil {
 			return nil, err
 		}
+		if id := key.ID(); !seen[id] {
+			seen[id] = true
+			keys = append(keys, key)
+		}
+	}
+	if err := entity.CheckMask(req.PropertyMask); err != nil {
+		return nil, err
 	}
 	resp, err := db.lookup(keys, req)
 	if err != nil {
@@ -119,8 +117,11 @@ func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.Run
 	if err != nil {
 		return nil, err
 	}
-	if req.PropertyMask != nil && (q.KeysOnly || len(q.Projected) > 0) {
+	if req.PropertyMask != nil && len(q.Projected) > 0 {
 		return nil, model.Invalid("a query with a projection can't have a property mask")
+	}
+	if err := entity.CheckMask(req.PropertyMask); err != nil {
+		return nil, err
 	}
 	resp := new(pb.RunQueryResponse)
 	if plans(req.ExplainOptions) {

@@ -242,7 +242,7 @@ func (s *scanned) covers(key *pb.Key) bool {
 // saw reports whether a version of a record is among the results that the transaction has read.
 func (s *scanned) saw(r *store.Record, v store.Version) bool {
 	for _, row := range s.query.Rows(nil, r, v, "") {
-		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) &&
+		if row.SortKey >= s.query.From && (s.query.To == "" || row.SortKey < s.query.To) &&
 			(s.to == "" || row.SortKey <= s.to) {
 			return true
 		}

@@ -26,6 +26,16 @@ func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Va
 	return result, nil
 }
 
+// CheckMask returns an error if a path in a property mask is invalid.
+func CheckMask(mask *pb.PropertyMask) error {
+	for _, p := range mask.GetPaths() {
+		if _, err := splitPath(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func maskOne(to, from map[string]*pb.Value, names []string) {
 	name := names[0]
 	v, ok := from[name]

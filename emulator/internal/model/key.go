@@ -21,8 +21,12 @@ const (
 	MaxName = 1500
 )
 
-// validNamespace matches valid namespaces, as documented at the Go client's NewQuery.
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
+var (
+	validProject  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._-]{0,99}$`)
+	validDatabase = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9-]{0,62})?$`)
+	// as documented at the Go client's NewQuery
+	validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
+)
 
 // Invalid returns an error with the code INVALID_ARGUMENT.
 func Invalid(format string, args ...any) error {
@@ -45,6 +49,20 @@ func (k Key) ID() string { return k.Namespace + "\x00" + k.Path }
 
 // A Database names the project and the database of a request.
 type Database struct{ Project, ID string }
+
+// Check returns an error if the project or the database can't have this name.
+func (db Database) Check() error {
+	switch {
+	case db.Project == "":
+		return Invalid("the project_id is empty")
+	case !validProject.MatchString(db.Project):
+		return Invalid("the project_id is %.110q, which can't be a project", db.Project)
+	case !validDatabase.MatchString(db.ID):
+		return Invalid("the database_id is %.110q: it is empty for the default database, and otherwise has letters, "+
+			"digits and '-'", db.ID)
+	}
+	return nil
+}
 
 // Partition returns a partition of the request. It adds the request's project and database if they
 // are missing, and returns an error if they differ.
@@ -121,18 +139,42 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// WholeKey completes a key that is the value of a property. If k has no project, the result has
-// this database's project, and also its ID if k names no database. Otherwise the result is k
-// unchanged: such a key may be of any database.
-func (db Database) WholeKey(k *pb.Key) *pb.Key {
+// ValueKey checks and completes a key that is the value of a property. If k has no project, the
+// result has this database's project, and also its ID if k names no database. Otherwise the result
+// is k unchanged: such a key may be of any database. It may also be of a reserved kind.
+func (db Database) ValueKey(k *pb.Key) (*pb.Key, error) {
 	of := k.GetPartitionId()
-	if of.GetProjectId() != "" {
-		return k
+	if of.GetProjectId() == "" {
+		of = &pb.PartitionId{
+			ProjectId: db.Project, DatabaseId: cmp.Or(of.GetDatabaseId(), db.ID), NamespaceId: of.GetNamespaceId(),
+		}
+		k = &pb.Key{PartitionId: of, Path: k.GetPath()}
 	}
-	partition := &pb.PartitionId{
-		ProjectId: db.Project, DatabaseId: cmp.Or(of.GetDatabaseId(), db.ID), NamespaceId: of.GetNamespaceId(),
+	if err := CheckReadPath(k.GetPath(), false); err != nil {
+		return nil, err
 	}
-	return &pb.Key{PartitionId: partition, Path: k.GetPath()}
+	return k, checkPartition(of)
+}
+
+// checkNestedKey checks the key of an entity that is the value of a property. It may be incomplete.
+func (db Database) checkNestedKey(k *pb.Key) error {
+	if k == nil {
+		return nil
+	}
+	of := k.GetPartitionId()
+	if err := checkPartition(&pb.PartitionId{ProjectId: cmp.Or(of.GetProjectId(), db.Project),
+		DatabaseId: of.GetDatabaseId(), NamespaceId: of.GetNamespaceId()}); err != nil {
+		return err
+	}
+	return CheckReadPath(k.Path, true)
+}
+
+// checkPartition returns an error if no database can have the partition.
+func checkPartition(p *pb.PartitionId) error {
+	if !validNamespace.MatchString(p.NamespaceId) {
+		return Invalid("namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", p.NamespaceId)
+	}
+	return Database{p.ProjectId, p.DatabaseId}.Check()
 }
 
 // CompleteKey returns a key with its partition filled in. The path must have been checked.

@@ -70,10 +70,11 @@ func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool)
 			return Invalid("the property %q is no point: latitude in [-90, 90], longitude in [-180, 180]", name)
 		}
 	case *pb.Value_KeyValue:
-		if err := CheckPath(value.KeyValue.GetPath(), false); err != nil {
+		key, err := db.ValueKey(value.KeyValue)
+		if err != nil {
 			return err
 		}
-		v.ValueType = &pb.Value_KeyValue{KeyValue: db.WholeKey(value.KeyValue)}
+		v.ValueType = &pb.Value_KeyValue{KeyValue: key}
 	case *pb.Value_ArrayValue:
 		switch {
 		case inArray:
@@ -87,6 +88,9 @@ func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool)
 			}
 		}
 	case *pb.Value_EntityValue:
+		if err := db.checkNestedKey(value.EntityValue.GetKey()); err != nil {
+			return err
+		}
 		return db.checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
 	}
 	return nil

@@ -375,6 +375,9 @@ func equals(property, form string) *conjunction {
 
 // form returns the ordered form of a value in a filter.
 func (p *filterParser) form(property string, v *pb.Value) (string, error) {
+	if v.GetExcludeFromIndexes() {
+		return "", model.Invalid("the value of the filter on %q is excluded from indexes", property)
+	}
 	if property != model.KeyProperty {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
 			return "", model.Invalid("the filter on the property %q has no value, an array or an entity", property)
@@ -383,10 +386,11 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 			return "", err
 		}
 		if k := v.GetKeyValue(); k != nil {
-			if err := model.CheckPath(k.Path, false); err != nil {
+			whole, err := p.db.ValueKey(k)
+			if err != nil {
 				return "", err
 			}
-			v = &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: p.db.WholeKey(k)}}
+			v = &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: whole}}
 		}
 		return collate.Value(v), nil
 	}

@@ -29,20 +29,19 @@ type Query struct {
 	anyOf    []*conjunction
 	named    store.Names // the properties that the query reads
 	// the orders: first the explicit ones, then those that inequalities and the projection imply
-	orders     []store.Order
-	After      string // the sort key of the start cursor
-	AfterGroup string
-	Until      string // the sort key of the end cursor
-	Bounded    bool   // whether the query has an end cursor, in Until
-	Offset     int    // number of rows to skip
-	Limit      int    // largest number of results; negative: no limit
-	scatter    int    // n; one in n entities has the property __scatter__
+	orders  []store.Order
+	Start   []byte // the start cursor
+	From    string // the lowest sort key of rows after the start cursor
+	To      string // the sort keys of rows before the end cursor are lower; empty: there is none
+	Offset  int    // number of rows to skip
+	Limit   int    // largest number of results; negative: no limit
+	scatter int    // n; one in n entities has the property __scatter__
 	// number of orders at the start that are not implied by the projection; the index decides on
 	// the order of the rest
 	chosen  int
 	indexes []indexes.Index // the indexes that serve the query
 	Scanned int64           // number of index entries that were read
-	print   uint32          // a hash that identifies the query in its cursors
+	print   uint32          // a hash of the namespace and the orders, for the query's cursors
 }
 
 func unimplemented(what string) error {
@@ -66,8 +65,9 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	switch {
 	case len(q.GetKind()) > 1:
 		return nil, model.Invalid("a query has one kind, this one has %d", len(q.Kind))
-	case len(q.GetKind()) == 1 && q.Kind[0].GetName() == "":
-		return nil, model.Invalid("the kind of a query is empty")
+	case len(q.GetKind()) == 1 && (q.Kind[0].GetName() == "" || len(q.Kind[0].Name) > model.MaxName):
+		return nil, model.Invalid("the kind of a query has 1 to %d bytes, this one has %d", model.MaxName,
+			len(q.Kind[0].GetName()))
 	case q.FindNearest != nil:
 		return nil, unimplemented("find_nearest")
 	case q.Offset < 0:
@@ -163,6 +163,8 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 			return unimplemented("an order by __scatter__ that descends or is one of several")
 		case name != ScatterProperty && name != model.KeyProperty && model.Reserved(name):
 			return model.Invalid("an order can't be by the property %s", name)
+		case pb.PropertyOrder_Direction_name[int32(o.Direction)] == "":
+			return model.Invalid("there is no direction %d of an order", o.Direction)
 		case q.ordered(name):
 			return model.Invalid("two orders are by the property %q", name)
 		}
@@ -194,7 +196,9 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 		switch name := p.GetName(); {
 		case name == "" || model.Reserved(name):
 			return model.Invalid("results can't be distinct on the property %q", name)
-		case !slices.Contains(names, name):
+		case slices.Contains(names, name):
+			return model.Invalid("results are distinct on the property %q twice", name)
+		default:
 			names = append(names, name)
 		}
 	}
@@ -253,6 +257,11 @@ func (q *Query) check() error {
 		for _, e := range c.equal {
 			if q.aggregated == nil && slices.Contains(q.Projected, e.property) {
 				return model.Invalid("Cannot use projection on a property with an equality filter.")
+			}
+			if slices.ContainsFunc(q.orders[:q.Distinct], func(o store.Order) bool {
+				return o.Property == e.property
+			}) {
+				return model.Invalid("Cannot use group by on a property with an equality filter.")
 			}
 		}
 		ranged := c.lo != "" || c.hi != "" || len(c.between) > 0

@@ -65,10 +65,7 @@ func (q *Query) ByKey() (from, to string, ok bool) {
 			to = max(to, c.hi)
 		}
 	}
-	if q.Bounded {
-		to = lower(to, q.Until+"\x00")
-	}
-	return max(from, q.After), to, true
+	return max(from, q.From), lower(to, q.To), true
 }
 
 // Scan calls visit for the rows of a query, in order, until visit returns false. It reads the state
@@ -99,11 +96,10 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 		}
 	}
 	last := ""
-	// A row of the start cursor's group was already returned before the cursor.
-	group, grouped := q.AfterGroup, q.After != ""
+	group, grouped := "", false
 	for {
 		r, ok := m.least()
-		if !ok || q.Bounded && r.SortKey > q.Until {
+		if !ok || q.To != "" && r.SortKey >= q.To {
 			return
 		}
 		if r.SortKey == last {
@@ -230,8 +226,8 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	if s.reverse {
 		src.end = s.lo
 		from := s.hi
-		if q.After != "" {
-			from = lower(from, collate.Invert(q.After))
+		if q.From != "" { // the bound of the path in From, which peek may skip
+			from = lower(from, collate.Invert(strings.TrimSuffix(q.From, "\x00"))+"\x00")
 		}
 		// Seek goes to the first entry at or above the key. A reverse scan starts at the entry
 		// below it.
@@ -248,7 +244,7 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	if s.hi != "" {
 		src.end = s.prefix + s.hi
 	}
-	src.first = src.iter.Seek(s.prefix + max(s.lo, q.After))
+	src.first = src.iter.Seek(s.prefix + max(s.lo, q.From))
 	return src
 }
 
@@ -295,7 +291,7 @@ func (s *source) peek() bool {
 		if s.down {
 			key = collate.Invert(entry)
 		}
-		if key <= q.After {
+		if key < q.From {
 			continue
 		}
 		if s.keys {

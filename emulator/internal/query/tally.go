@@ -17,7 +17,7 @@ type Tally struct {
 	Alias    string
 	property string // the property to sum or average; empty: the aggregation is a COUNT
 	average  bool
-	upTo     int64 // the limit of a COUNT; 0: no limit
+	upTo     int64 // the limit of a COUNT; negative: no limit
 
 	n        int64
 	sum      *big.Float // exact sum of the finite values
@@ -44,7 +44,7 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	aliases := make(map[string]bool)
 	unnamed := 0
 	for _, a := range aggregations {
-		t := &Tally{Alias: a.GetAlias(), sum: new(big.Float).SetPrec(exactly)}
+		t := &Tally{Alias: a.GetAlias(), upTo: -1, sum: new(big.Float).SetPrec(exactly)}
 		if t.Alias == "" {
 			unnamed++ // results without a name get the names property_1, property_2 and so on
 			t.Alias = fmt.Sprintf("property_%d", unnamed)
@@ -59,8 +59,8 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 		switch op := a.GetOperator().(type) {
 		case *pb.AggregationQuery_Aggregation_Count_:
 			if op.Count.GetUpTo() != nil {
-				if t.upTo = op.Count.UpTo.Value; t.upTo <= 0 {
-					return nil, model.Invalid("up_to of the count %q has to be positive, it is %d", t.Alias, t.upTo)
+				if t.upTo = op.Count.UpTo.Value; t.upTo < 0 {
+					return nil, model.Invalid("up_to of the count %q has to be at least 0, it is %d", t.Alias, t.upTo)
 				}
 			}
 		case *pb.AggregationQuery_Aggregation_Sum_:
@@ -99,7 +99,7 @@ func Aggregated(tallies []*Tally) []string {
 // is a COUNT that has reached its limit.
 func Full(tallies []*Tally) bool {
 	for _, t := range tallies {
-		if t.upTo == 0 || t.n < t.upTo {
+		if t.upTo < 0 || t.n < t.upTo {
 			return false
 		}
 	}
@@ -109,7 +109,7 @@ func Full(tallies []*Tally) bool {
 // Add adds a row, with the values that it has in the index.
 func (t *Tally) Add(values map[string]*pb.Value) {
 	if t.property == "" {
-		if t.upTo == 0 || t.n < t.upTo {
+		if t.upTo < 0 || t.n < t.upTo {
 			t.n++
 		}
 		return

@@ -8,6 +8,9 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
+// ScatterSize is the size of a value of the property __scatter__ in bytes.
+const ScatterSize = 2
+
 // Scatter returns a key's value of the property __scatter__, and whether an entity with this key
 // has the property. Clients sample a kind by this property.
 //
@@ -21,7 +24,7 @@ import (
 // third and fourth bytes of the MD5 hash, as a number, are divisible by proportion. So the values
 // of __scatter__ are still uniform. With a proportion of 2, the same entities have it as in the
 // classic emulator.
-func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
+func Scatter(path []*pb.Key_PathElement, proportion int) (value [ScatterSize]byte, ok bool) {
 	var n int64
 	for _, el := range path {
 		if name, isName := el.IdType.(*pb.Key_PathElement_Name); isName {
@@ -31,7 +34,7 @@ func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool
 		}
 	}
 	sum := md5.Sum(strconv.AppendInt(nil, n, 10))
-	value = [2]byte(sum[:2])
+	value = [ScatterSize]byte(sum[:ScatterSize])
 	if proportion == 2 {
 		return value, sum[0]&1 == 1
 	}

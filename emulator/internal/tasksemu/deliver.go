@@ -142,13 +142,13 @@ func (o outcome) status() *status.Status {
 	return &status.Status{Code: int32(c), Message: fmt.Sprintf("%v(%d): %s", c, c, message)}
 }
 
-// reason returns the header X-CloudTasks-TaskRetryReason for the delivery that follows this
-// outcome. Google does not document its texts.
-func (o outcome) reason() string {
-	if o.httpStatus != 0 {
-		return fmt.Sprintf("HTTP status %d", o.httpStatus)
+// response returns the HTTP status in the headers of the delivery that follows this outcome. It is
+// 504 after a deadline that has passed, as in production, and 0 if there is none.
+func (o outcome) response() int {
+	if o.code == code.Code_DEADLINE_EXCEEDED {
+		return http.StatusGatewayTimeout
 	}
-	return o.code.String()
+	return o.httpStatus
 }
 
 // httpCodes has the code for each HTTP status, from the table in google/rpc/code.proto.

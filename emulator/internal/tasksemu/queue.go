@@ -112,6 +112,15 @@ func (q *queue) find(name string, now time.Time) *task {
 	return t
 }
 
+// missing returns the error for a name that no task has. The caller has locked the queue.
+func (q *queue) missing(name string) error {
+	if _, existed := q.tombstones[name]; existed {
+		return status.Errorf(codes.NotFound, "The task no longer exists, though a task with this name existed "+
+			"recently. The task either successfully completed or was deleted: %s", name)
+	}
+	return status.Errorf(codes.NotFound, "Requested entity was not found: %s", name)
+}
+
 // wait adds a task to the waiting tasks. The caller has locked the queue.
 func (q *queue) wait(t *task) {
 	t.at = t.due

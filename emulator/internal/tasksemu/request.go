@@ -20,19 +20,17 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 		return nil, err
 	}
 	req.Header = headers
+	headers["User-Agent"] = []string{userAgent}
 	// The keys are already in net/http's canonical form.
 	set := func(key, value string) { headers[key] = []string{value} }
-	set("User-Agent", "Google-Cloud-Tasks")
 	set("X-Cloudtasks-Queuename", d.config.Name[strings.LastIndexByte(d.config.Name, '/')+1:])
 	set("X-Cloudtasks-Taskname", t.id)
 	set("X-Cloudtasks-Taskretrycount", strconv.Itoa(t.dispatches-1))
 	set("X-Cloudtasks-Taskexecutioncount", strconv.Itoa(t.executions))
 	set("X-Cloudtasks-Tasketa", eta(t.due))
-	if t.previous.httpStatus != 0 {
-		set("X-Cloudtasks-Taskpreviousresponse", strconv.Itoa(t.previous.httpStatus))
-	}
-	if t.previous != (outcome{}) {
-		set("X-Cloudtasks-Taskretryreason", t.previous.reason())
+	if response := t.previous.response(); response != 0 {
+		set("X-Cloudtasks-Taskpreviousresponse", strconv.Itoa(response))
+		set("X-Cloudtasks-Taskretryreason", "") // production sends it without a text
 	}
 	if token := auth.GetOidcToken(); token != nil {
 		audience := token.Audience

@@ -130,10 +130,6 @@ func (s *Server) queue(name string) (*queue, error) {
 	if q := s.queues[name]; q != nil {
 		return q, nil
 	}
-	if s.buried(name, time.Now()) {
-		return nil, status.Errorf(codes.FailedPrecondition,
-			"The queue no longer exists, though a queue with this name existed recently: %s", name)
-	}
 	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
 }
 

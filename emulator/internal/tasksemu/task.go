@@ -1,6 +1,8 @@
 package tasksemu
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -67,16 +69,11 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	if err := checkRequest(request); err != nil {
 		return nil, err
 	}
-	size := proto.Size(p)
-	if size > maxTaskSize {
-		return nil, invalid("Task size too large: %d bytes, above the maximum of %d", size, maxTaskSize)
-	}
 	t := &task{
 		name:     name,
 		id:       id,
-		request:  request, // a copy, because the caller keeps the request
+		request:  stored(request),
 		created:  now,
-		size:     size,
 		deadline: defaultDeadline,
 		due:      now,
 		place:    -1,
@@ -109,7 +106,30 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 		}
 	}
 	t.at = t.due
+	form := t.proto(pb.Task_FULL)
+	form.View = pb.Task_VIEW_UNSPECIFIED
+	if t.size = proto.Size(form); t.size > maxTaskSize {
+		return nil, invalid("Task size too large: %d bytes, above the maximum of %d", t.size, maxTaskSize)
+	}
 	return t, nil
+}
+
+// userAgent is the value of the header User-Agent of each delivery.
+const userAgent = "Google-Cloud-Tasks"
+
+// stored returns a request as Cloud Tasks stores it and shows it to clients: with a method, and
+// with the User-Agent of the delivery.
+func stored(r *pb.HttpRequest) *pb.HttpRequest {
+	headers := map[string]string{"User-Agent": userAgent}
+	for k, v := range r.Headers {
+		if !strings.EqualFold(k, "User-Agent") {
+			headers[k] = v
+		}
+	}
+	return &pb.HttpRequest{
+		Url: r.Url, HttpMethod: cmp.Or(r.HttpMethod, pb.HttpMethod_POST), Headers: headers, Body: r.Body,
+		AuthorizationHeader: r.AuthorizationHeader,
+	}
 }
 
 func checkRequest(r *pb.HttpRequest) error {
@@ -145,9 +165,6 @@ func (t *task) proto(view pb.Task_View) *pb.Task {
 		Url: t.request.Url, HttpMethod: t.request.HttpMethod, Headers: t.request.Headers,
 		AuthorizationHeader: t.request.AuthorizationHeader,
 	}
-	if request.HttpMethod == pb.HttpMethod_HTTP_METHOD_UNSPECIFIED {
-		request.HttpMethod = pb.HttpMethod_POST
-	}
 	if view == pb.Task_FULL {
 		request.Body = t.request.Body
 	} else {
@@ -156,7 +173,7 @@ func (t *task) proto(view pb.Task_View) *pb.Task {
 	p := &pb.Task{
 		Name:             t.name,
 		MessageType:      &pb.Task_HttpRequest{HttpRequest: request},
-		ScheduleTime:     timestamppb.New(t.due),
+		ScheduleTime:     stamp(t.due),
 		CreateTime:       timestamppb.New(t.created.Truncate(time.Second)),
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatches),

@@ -62,8 +62,8 @@ func (s *Server) find(name string) (*queue, *task, error) {
 	q.mu.Lock()
 	t := q.find(name, time.Now())
 	if t == nil {
-		q.mu.Unlock()
-		return nil, nil, status.Errorf(codes.NotFound, "Requested entity was not found: %s", name)
+		defer q.mu.Unlock()
+		return nil, nil, q.missing(name)
 	}
 	return q, t, nil
 }
@@ -150,7 +150,7 @@ func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, e
 	now := time.Now()
 	t := q.find(req.Name, now)
 	if t == nil {
-		return nil, status.Errorf(codes.NotFound, "Requested entity was not found: %s", req.Name)
+		return nil, q.missing(req.Name)
 	}
 	q.unwait(t)
 	d := q.begin(t, now)
