@@ -52,7 +52,7 @@ first hour, an undo does not restore an entity that changed in the two minutes b
 				return err
 			}
 		}
-		return beginJob(c, &s, args[0]+"/undo", o, watch, format)
+		return beginJob(c, &s, args[0]+"/undo", "", o, watch, format)
 	}
 	return c
 }
