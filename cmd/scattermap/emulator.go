@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -75,6 +77,9 @@ variables that clients need.`,
 // parameter keepNames says that the name of a deleted queue stays reserved.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
+	if o.ScatterOneIn < 1 || o.ScatterOneIn > 1<<16 {
+		return usageError(fmt.Errorf("--scatter is %d, it has to be in [1, %d]", o.ScatterOneIn, 1<<16))
+	}
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
 		"--keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
@@ -145,6 +150,9 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 // serve runs the emulator until ctx ends, and also the dashboard if the address pages is not empty.
 func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: end the other program, or choose another address by --datastore, --tasks or --keys", err)
+	}
 	if err != nil {
 		return err
 	}
