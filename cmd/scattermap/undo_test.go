@@ -30,6 +30,7 @@ func TestUndo(t *testing.T) {
 		{"", []string{"undo"}, 2, "name one job"},
 		{"", []string{"undo", "two", "--dry-run", "--watch"}, 0,
 			"it would restore 300 entities, delete 0 new ones, and not restore 0"},
+		{"", []string{"undo", "two", "--dry-run"}, 0, "undo-two-rehearsal-"},
 		{"", []string{"undo", "one", "--dry-run", "--watch"}, 0,
 			"it would restore 0 entities, delete 0 new ones, and not restore 300"},
 		{"y\n", []string{"undo", "two", "--watch"}, 0,

@@ -134,8 +134,8 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 var figures = regexp.MustCompile(`[0-9][0-9.hms]*`)
 
 // plainLines returns two functions. The first one prints a job's status as a line, and the second
-// one does nothing. If the last line is not older than lineEvery, a line is printed only if the
-// state, the phase, the failures, or more than the numbers in the bottleneck have changed.
+// one does nothing. Within lineEvery after a line, another is printed only if the state, the phase,
+// the failures or the words of the bottleneck have changed.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
