@@ -39,7 +39,7 @@ func TestComplaints(t *testing.T) {
 			"ended with " + strings.Repeat("x", 200) + ":"},
 		{"a drained process", func(s *tasks.TaskInfo) { s.Message = "UNKNOWN(2): HTTP status code 421" },
 			"has drained"},
-		{"another target", func(s *tasks.TaskInfo) { s.TargetChanged = true }, "tasks are made for http://worker/ now"},
+		{"another target", func(s *tasks.TaskInfo) { s.TargetChanged = true }, "older tasks keep the old target until the job is resumed"},
 		{"not found", with(codes.NotFound), "is this the URL that the handler is mounted at?"},
 		{"not allowed", with(codes.PermissionDenied), "may the account of the tasks call"},
 		{"no token", with(codes.Unauthenticated), "may the account of the tasks call"},
