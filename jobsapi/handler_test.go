@@ -314,7 +314,7 @@ func TestBodies(t *testing.T) {
 			`"params": {"Amount": 10}}`: `value\" comes twice`,
 		`{"mapper": "add-credit", "limit": 2, ` +
 			end: `unknown field \"limit\": have \"mapper\", \"query\", `,
-		begun + `"query": {"kind": "Account", "filter": []}}`:           `unknown field \"query.filter\": have \"kind\", `,
+		begun + `"query": {"kind": "Account", "filter": []}}`:           `field \"query.filter\": have \"kind\", `,
 		begun + account + `"params": {"Amount": 10}, "page_size": "2"}`: `: \"page_size\" is a string`,
 		begun + account + `"params": {"Amount": 10}, "rate": 5}`:        `\"rate\" is a number, and has to`,
 		begun + account + `"params": [10]}`:                             `params: the value is an array`,

@@ -258,6 +258,17 @@ func refusalOf(text []byte) error {
 	return naming(answer.Parts)
 }
 
+// noInstance returns the error for an answer of Cloud Run, in HTML or plain text, which it gives in
+// place of the service.
+func (s *service) noInstance(code int, said string) error {
+	what := http.StatusText(code)
+	if said != "" && !strings.HasPrefix(said, "<") {
+		what += ": " + said
+	}
+	return fmt.Errorf("no instance of the service at %s has answered (%d %s): try again, or look at its log",
+		s.address, code, what)
+}
+
 // refusal returns the error for an answer whose code is not a success, with advice for the user.
 // The argument sent is the token that the request had.
 func (s *service) refusal(code int, text []byte, sent proof) error {
@@ -304,12 +315,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
 			s.address)
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		what := http.StatusText(code) // the answer is Cloud Run's, in HTML or plain text
-		if !page && said != "" {
-			what += ": " + said
-		}
-		return fmt.Errorf("no instance of the service at %s has answered (%d %s): try again, or look at its log",
-			s.address, code, what)
+		return s.noInstance(code, said)
 	case http.StatusInternalServerError:
 		if !page && said != "" {
 			return fmt.Errorf("the service at %s has failed: %s", s.address, said)

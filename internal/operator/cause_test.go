@@ -34,13 +34,14 @@ func TestSafeCause(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, cancelled := queue.MaxConcurrent(ended)
+	no, lost := status.Error(codes.PermissionDenied, "secret"), status.Error(codes.Unavailable, "secret")
 	for want, err := range map[string]error{
 		"there is no queue " + name:                                           fmt.Errorf("start: %w", missing),
 		"the database answered NotFound":                                      deleted, // not by package tasks
-		"the database answered FailedPrecondition":                            status.Error(codes.FailedPrecondition, "secret"),
-		"Cloud Tasks answered Unavailable about the queue q":                  of{status.Error(codes.Unavailable, "secret")},
-		"the service's account may not do this (PermissionDenied) in queue q": of{status.Error(codes.PermissionDenied, "")},
-		"the service's account may not do this (PermissionDenied)":            status.Error(codes.PermissionDenied, "secret"),
+		"the database answered Unavailable":                                   lost,
+		"Cloud Tasks answered Unavailable about the queue q":                  of{lost},
+		"the service's account may not do this (PermissionDenied) in queue q": of{no},
+		"the service's account may not do this (PermissionDenied)":            no,
 		"it was cancelled":                                                    cancelled,
 		"its cause may quote data, and is not shown":                          errors.New("secret"),
 		"the database or the queue did not answer in time":                    context.DeadlineExceeded,

@@ -187,10 +187,10 @@ func unfit(path string, text []byte, t reflect.Type) error {
 
 // form says how the values of a Go type are written in JSON.
 func form(t reflect.Type) string {
-	switch {
-	case t == waitType:
+	switch t {
+	case waitType:
 		return "an integer of nanoseconds"
-	case t == bytesType:
+	case bytesType:
 		return "a string in base64"
 	}
 	switch k := t.Kind(); k {
