@@ -77,9 +77,6 @@ variables that clients need.`,
 // parameter keepNames says that the name of a deleted queue stays reserved.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
-	if o.ScatterOneIn < 1 || o.ScatterOneIn > 1<<16 {
-		return usageError(fmt.Errorf("--scatter is %d, it has to be in [1, %d]", o.ScatterOneIn, 1<<16))
-	}
 	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
 		"--keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
@@ -101,13 +98,16 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
-// bound sets the emulator's limits of memory, for old versions of entities and for indexes. The
-// parameters versions and indexed come from flags, and are in MiB.
+// bound sets the emulator's limits of memory, for old versions of entities and for indexes, and
+// checks its other number. The parameters versions and indexed come from flags, and are in MiB.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
 			return usageError(fmt.Errorf("%s is %d MiB, it has to be at least 0", name, mib))
 		}
+	}
+	if o.ScatterOneIn < 1 || o.ScatterOneIn > 1<<16 {
+		return usageError(fmt.Errorf("--scatter is %d, it has to be in [1, %d]", o.ScatterOneIn, 1<<16))
 	}
 	// at least 1, because 0 means the default
 	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1)

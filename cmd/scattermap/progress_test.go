@@ -39,7 +39,12 @@ func TestPlainLines(t *testing.T) {
 		"the queue is paused", "the queue has 5 tasks", "the queue has 17 tasks", "an entity is tried again"} {
 		show(&mapper.Status{ID: "j", State: mapper.StateRunning, Bottleneck: why})
 	}
-	if n := strings.Count(out.String(), "\n"); n != 4 {
-		t.Errorf("%d lines, want 4:\n%s", n, out.String())
+	// each attempt changes the phase from retrying to processing for a moment
+	for _, phase := range []mapper.Phase{mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseRetrying,
+		mapper.PhaseProcessing, mapper.PhaseRetrying, mapper.PhaseProcessing} {
+		show(&mapper.Status{ID: "j", State: mapper.StateRunning, Phase: phase, Bottleneck: "an entity is tried again"})
+	}
+	if n := strings.Count(out.String(), "\n"); n != 7 {
+		t.Errorf("%d lines, want 7:\n%s", n, out.String())
 	}
 }

@@ -143,7 +143,8 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.StateRunning { // the final output says how the job ended
 			return
 		}
-		if job.State == last.State && job.Phase == last.Phase && job.Failures == last.Failures &&
+		tried := last.Phase == mapper.PhaseRetrying && job.Phase == mapper.PhaseProcessing // just one attempt
+		if job.State == last.State && (job.Phase == last.Phase || tried) && job.Failures == last.Failures &&
 			figures.ReplaceAllString(job.Bottleneck, "#") == figures.ReplaceAllString(last.Bottleneck, "#") &&
 			time.Since(printed) < lineEvery {
 			return
