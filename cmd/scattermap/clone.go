@@ -66,6 +66,9 @@ again. To process only a job's failures, use "scattermap retry".`,
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if id == args[0] { // the start would find the old job, and process nothing
+			return usageError(errors.New("--id is the ID of the job itself: choose another one"))
+		}
 		old := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, old); err != nil {
 			return err

@@ -47,6 +47,7 @@ func TestUndo(t *testing.T) {
 		{"", []string{"left", "undo-one", "--limit", "0"}, 2, "--limit is 0"},
 		{"", []string{"left", "undo-one", "--all", "-o", "json"}, 0,
 			`"reason": "it was changed after the page wrote it"`},
+		{"", []string{"clone", "one", "--yes", "--id", "one"}, 2, "--id is the ID of the job itself"},
 		{"", []string{"clone", "undo-one", "--yes"}, 1, "is an undo, and can't be cloned"},
 		{"", []string{"left", "one"}, 1, "it is no undo"},
 		{"", []string{"describe", "one"}, 0, "undo-one"},
