@@ -44,10 +44,14 @@ func beginJob(c *cobra.Command, s *service, path, made string, body any, watch b
 		}
 		return err
 	}
-	if watch {
-		return follow(c, s, job.ID, format)
+	if !watch {
+		return show(c, format, job)
 	}
-	return show(c, format, job)
+	err := follow(c, s, job.ID, format)
+	if err != nil && !strings.Contains(err.Error(), job.ID) {
+		return fmt.Errorf("%w; the job %s has started", err, job.ID)
+	}
+	return err
 }
 
 func newClone() *cobra.Command {

@@ -376,8 +376,13 @@ func TestNoService(t *testing.T) {
 // that the command has made: a repeated start with another ID would credit the accounts twice.
 func TestLostAnswer(t *testing.T) {
 	var lose func(w http.ResponseWriter)
+	deaf := false // whether the service answers no status
 	api := newAPI(t, 10, auth.Loopback)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if deaf && r.Method == http.MethodGet {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+			return
+		}
 		if lose == nil || r.Method != http.MethodPost {
 			api.ServeHTTP(w, r)
 			return
@@ -421,6 +426,12 @@ func TestLostAnswer(t *testing.T) {
 		t.Errorf("%d jobs, want one for each start:\n%s", n, out)
 	}
 	lose = nil
+	deaf = true
+	if _, errs, code := command(t, "", append(line, "--watch")...); code != exitError ||
+		!regexp.MustCompile(`no instance of .*; the job add-credit-\S+ has started`).MatchString(errs) {
+		t.Errorf("the watch failed: %s", errs)
+	}
+	deaf = false
 	if _, errs, _ := command(t, "", append(line, "--page-size", "5000")...); strings.Contains(errs, "--id") {
 		t.Errorf("the start was refused: %s", errs)
 	}
