@@ -179,8 +179,14 @@ func settingsOf(o mapper.StartOptions) (all []setting, err error) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		value := string(fields[name])
 		short, isTime := strings.CutSuffix(name, "_ns")
-		if ns, err := strconv.ParseInt(value, 10, 64); isTime && err == nil {
-			value = time.Duration(ns).String()
+		switch n, err := strconv.ParseInt(value, 10, 64); {
+		case err != nil:
+		case isTime && time.Duration(n) == mapper.RetainAlways:
+			value = "always"
+		case isTime:
+			value = time.Duration(n).String()
+		case n == mapper.Unlimited:
+			value = "no limit"
 		}
 		all = append(all, setting{strings.ReplaceAll(short, "_", " "), value})
 	}

@@ -180,8 +180,9 @@ type mistake struct {
 
 // notAllowed is what a command prints if the service's account lacks a role. Only the log has the
 // cause.
-const notAllowed = "has failed: the request failed: the service's account may not do this (PermissionDenied); " +
-	"the service's log says more, in the line of request "
+const notAllowed = "has failed: the request failed: the service's account may not do this (PermissionDenied) in " +
+	"queue projects/my-project-123/locations/europe-west1/queues/mapper; the service's log " +
+	"says more, in the line of request "
 
 // mistakes are mistakes of all kinds that the test must find, by their descriptions.
 var mistakes = map[string]mistake{

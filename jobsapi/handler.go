@@ -222,7 +222,7 @@ func (s service) plan(r *http.Request) (any, error) {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		PerEntity time.Duration   `json:"per_entity_ns"`
-		Before    time.Duration   `json:"per_entity"` // the old name of per_entity_ns, which older clients send
+		Before    time.Duration   `json:"per_entity" old:"per_entity_ns"` // older clients send it
 		Writes    float64         `json:"writes"`
 		Calls     float64         `json:"calls"`
 		Params    json.RawMessage `json:"params"` // a plan validates them like a start
@@ -400,7 +400,7 @@ func (s service) budget(r *http.Request) (any, error) {
 func (s service) cleanUp(r *http.Request) (any, error) {
 	var o struct {
 		mapper.CleanUpOptions
-		Before time.Duration `json:"expire"` // the old name of expire_ns, which older clients send
+		Before time.Duration `json:"expire" old:"expire_ns"` // older clients send it
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {

@@ -313,12 +313,13 @@ func TestBodies(t *testing.T) {
 		begun + `"query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": 1, "value": 2}]}, ` +
 			`"params": {"Amount": 10}}`: `value\" comes twice`,
 		`{"mapper": "add-credit", "limit": 2, ` +
-			end: "limit",
+			end: `unknown field \"limit\": have \"mapper\", \"query\", `,
+		begun + `"query": {"kind": "Account", "filter": []}}`:           `field \"query.filter\": have \"kind\", `,
 		begun + account + `"params": {"Amount": 10}, "page_size": "2"}`: `: \"page_size\" is a string`,
 		begun + account + `"params": {"Amount": 10}, "rate": 5}`:        `\"rate\" is a number, and has to`,
 		begun + account + `"params": [10]}`:                             `params: the value is an array`,
-		begun + `"query": {"kind": "Account", "start": "a1"}}`:          `\"query.start\" can't be read`,
-		begun + `"query": {"kind": "Account", "read_time": "now"}}`:     `\"query.read_time\" can't be read`,
+		begun + `"query": {"kind": "Account", "start": "a1"}}`:          `start\" is \"a1\", and has to be a key`,
+		begun + `"query": {"kind": "Account", "read_time": "now"}}`:     `read_time\" is \"now\", and has to be a time`,
 		begun + `"query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": [1]}]}}`: `\"query.` +
 			`filters[0]\" can't be read: the filter on \"p\": it is a list`,
 		`{"mapper": "add-credit", ` + end +
@@ -330,6 +331,8 @@ func TestBodies(t *testing.T) {
 			}
 			if text := o.ask(h, "POST", path, body, 400, nil); !strings.Contains(text, want) {
 				t.Errorf("%s %s: %s, want %s", path, body, text, want)
+			} else if strings.Contains(text, "rehearse") || strings.Contains(text, `per_entity\"`) {
+				t.Errorf("%s %s: %s has old names", path, body, text)
 			}
 		}
 	}

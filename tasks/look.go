@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -43,7 +42,7 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	case codes.NotFound:
 		return nil, nil
 	default:
-		return nil, fmt.Errorf("tasks: get %s: %w", name, err)
+		return nil, q.failed("get", name, err)
 	}
 	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(),
 		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
@@ -65,7 +64,7 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 func (q *Queue) Paused(ctx context.Context) (bool, error) {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
-		return false, fmt.Errorf("tasks: get %s: %w", q.name, err)
+		return false, q.failed("get", q.name, err)
 	}
 	return queue.State == cloudtaskspb.Queue_PAUSED || queue.State == cloudtaskspb.Queue_DISABLED, nil
 }

@@ -143,12 +143,29 @@ func (q *Queue) URL() string { return q.url.String() }
 // DispatchDeadline returns how long a delivery may take: see [Options].
 func (q *Queue) DispatchDeadline() time.Duration { return q.opts.DispatchDeadline }
 
+// A failure is the error of a call of Cloud Tasks.
+type failure struct {
+	error
+
+	queue string
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// Queue returns the full name of the queue that the call was about.
+func (f failure) Queue() string { return f.queue }
+
+// failed returns the error of a call that was to get or create what has this name.
+func (q *Queue) failed(what, name string, err error) error {
+	return failure{fmt.Errorf("tasks: %s %s: %w", what, name, err), q.name}
+}
+
 // MaxConcurrent returns how many tasks the queue delivers at once, its setting
 // max-concurrent-dispatches. The caller needs the permission cloudtasks.queues.get.
 func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
-		return 0, fmt.Errorf("tasks: get %s: %w", q.name, err)
+		return 0, q.failed("get", q.name, err)
 	}
 	return int(queue.GetRateLimits().GetMaxConcurrentDispatches()), nil
 }
@@ -178,7 +195,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 		return fmt.Errorf("tasks: %s: %w", req.Task.Name, ErrExists)
 	}
 	if err != nil {
-		return fmt.Errorf("tasks: create %s: %w", req.Task.Name, err)
+		return q.failed("create", req.Task.Name, err)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err 
 	case codes.AlreadyExists:
 		return false, nil
 	}
-	return false, fmt.Errorf("tasks: create %s: %w", q.name, err)
+	return false, q.failed("create", q.name, err)
 }
 
 // CheckSettings returns an error if the queue's settings do not suit the service or this package.
@@ -95,7 +95,7 @@ func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err 
 func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
-		return fmt.Errorf("tasks: get %s: %w", q.name, err)
+		return q.failed("get", q.name, err)
 	}
 	return contradictions(queue, q.opts.DispatchDeadline, s)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,23 +21,37 @@ type startBody struct {
 	mapper.StartOptions
 }
 
-// start sends the request that starts a job. Then it follows the job if watch is set, or else
-// prints its status.
+// start sends the request that starts a job. If the body has no ID, it makes one. Then it follows
+// the job if watch is set, or else prints its status.
 func (b startBody) start(c *cobra.Command, s *service, watch bool, format *output) error {
-	return beginJob(c, s, "", b, watch, format)
+	made := ""
+	if b.ID == "" {
+		made = operator.NewID(b.Mapper, b.DryRun)
+		b.ID = made
+	}
+	return beginJob(c, s, "", made, b, watch, format)
 }
 
 // beginJob posts a body to a path of the jobs API that starts a job. Then it follows the job if
-// watch is set, or else prints its status.
-func beginJob(c *cobra.Command, s *service, path string, body any, watch bool, format *output) error {
+// watch is set, or else prints its status. The argument made is the job's ID if the command has made
+// it, or else "". The user does not know such an ID, and would start a second job after an error.
+func beginJob(c *cobra.Command, s *service, path, made string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {
+		if made != "" && errors.As(err, new(unsure)) {
+			return fmt.Errorf("%w; the job may have started: to start no second one, repeat the command with --id %s",
+				err, made)
+		}
 		return err
 	}
-	if watch {
-		return follow(c, s, job.ID, format)
+	if !watch {
+		return show(c, format, job)
 	}
-	return show(c, format, job)
+	err := follow(c, s, job.ID, format)
+	if err != nil && !strings.Contains(err.Error(), job.ID) {
+		return fmt.Errorf("%w; the job %s has started", err, job.ID)
+	}
+	return err
 }
 
 func newClone() *cobra.Command {
@@ -55,6 +70,9 @@ again. To process only a job's failures, use "scattermap retry".`,
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if id == args[0] { // the start would find the old job, and process nothing
+			return usageError(errors.New("--id is the ID of the job itself: choose another one"))
+		}
 		old := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, old); err != nil {
 			return err
@@ -65,9 +83,7 @@ again. To process only a job's failures, use "scattermap retry".`,
 		}
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
 		body.Mapper, body.DryRun = strings.CutPrefix(old.Mapper, "rehearsal:")
-		if body.ID = id; id == "" {
-			body.ID = operator.NewID(body.Mapper, body.DryRun)
-		}
+		body.ID = id
 		if !yes && !body.DryRun {
 			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
 				operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {

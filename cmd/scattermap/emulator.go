@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -96,13 +98,16 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
-// bound sets the emulator's limits of memory, for old versions of entities and for indexes. The
-// parameters versions and indexed come from flags, and are in MiB.
+// bound sets the emulator's limits of memory, for old versions of entities and for indexes, and
+// checks its other number. The parameters versions and indexed come from flags, and are in MiB.
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
 			return usageError(fmt.Errorf("%s is %d MiB, it has to be at least 0", name, mib))
 		}
+	}
+	if o.ScatterOneIn < 1 || o.ScatterOneIn > 1<<16 {
+		return usageError(fmt.Errorf("--scatter is %d, it has to be in [1, %d]", o.ScatterOneIn, 1<<16))
 	}
 	// at least 1, because 0 means the default
 	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1)
@@ -145,6 +150,9 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 // serve runs the emulator until ctx ends, and also the dashboard if the address pages is not empty.
 func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: end the other program, or choose another address by --datastore, --tasks or --keys", err)
+	}
 	if err != nil {
 		return err
 	}

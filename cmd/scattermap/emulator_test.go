@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -180,16 +181,25 @@ func nodeModules(t *testing.T) string {
 }
 
 func TestBadCommands(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
 	for args, c := range map[string]struct {
 		want string
 		code int
 	}{
-		"dance":                        {`unknown command "dance"`, exitUsage},
+		"emulator --tasks 127.0.0.1:0 --datastore " + taken.Addr().String(): {
+			"or choose another address by --datastore, --tasks or --keys", exitError},
+		"dance":                        {`"scattermap" (scattermap --help lists the commands)`, exitUsage},
 		"verfy":                        {"verify", exitUsage}, // expects the hint "did you mean this?"
 		"emulator more":                {"it takes no argument", exitUsage},
 		"emulator --datastore nowhere": {"--datastore is \"nowhere\", it has to be HOST:PORT", exitUsage},
 		"emulator --tasks 127.0.0.1":   {"--tasks", exitUsage},
-		"emulator --scatter -5":        {"Scatter", exitError},
+		"emulator --scatter -5":        {"--scatter is -5, it has to be in [1, 65536]", exitUsage},
+		"emulator --scatter 0":         {"--scatter", exitUsage},
+		"emulator --scatter 65537":     {"--scatter", exitUsage},
 		"emulator --indexes /none":     {"--indexes", exitError},
 		"emulator --unknown":           {"--unknown", exitUsage},
 		"emulator --version-memory -1": {"--version-memory", exitUsage},

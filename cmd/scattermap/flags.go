@@ -4,6 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -127,7 +128,12 @@ func (g *given) Set(text string) error {
 	case g.set && !g.twice:
 		return errors.New("the flag is given twice")
 	}
-	if err := g.Value.Set(text); err != nil {
+	if err := g.Value.Set(text); errors.As(err, new(*strconv.NumError)) {
+		if g.Type() == "float64" {
+			return errors.New("it has to be a number")
+		}
+		return errors.New("it has to be a whole number")
+	} else if err != nil {
 		return err
 	}
 	g.set = true

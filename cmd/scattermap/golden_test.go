@@ -111,6 +111,10 @@ var mistakes = []struct{ name, line, env string }{
 	{"a job", "jobs tried", ""},
 	{"an unknown command", "lost tried", ""},
 	{"an unknown command that is nearly one", "describes tried", ""},
+	{"a command of other tools", "status tried", ""},
+	{"a command of no tool", "dance", ""},
+	{"a negative number", "rate tried -5", ""},
+	{"no number", "rate tried 5 --writes many", ""},
 	{"no URL", "login", ""},
 	{"no URL", "login nowhere", ""},
 	{"a token is set", "login http://127.0.0.1:1", ""},
@@ -154,6 +158,8 @@ var varying = []struct {
 	{regexp.MustCompile(`-\d{8}-\d{6}-[a-z2-7]{5}`), "-DATE-TIME"},
 	{regexp.MustCompile(`user-\d{6}`), "user-N"},
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
+	// two examples of each page; a busy machine makes more pages
+	{regexp.MustCompile(`(?m)(^/Account,"user-N"  change  .*\n)+`), "$1"},
 }
 
 // narrowed returns the output of the command list without the parts that depend on how far the

@@ -44,12 +44,19 @@ func jobCommands() []*cobra.Command {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
 	for _, c := range all {
-		c.GroupID = jobsGroup
+		c.GroupID, c.SuggestFor = jobsGroup, alsoCalled[c.Name()]
 		if strings.HasSuffix(c.Use, " JOB") {
 			c.ValidArgsFunction = completeJob
 		}
 	}
 	return all
+}
+
+// alsoCalled has names that users of other tools may type for a command.
+var alsoCalled = map[string][]string{
+	"abort": {"cancel", "kill", "stop"}, "clean-up": {"delete", "remove", "rm"}, "describe": {"get", "show", "status"},
+	"failures": {"errors"}, "history": {"log", "logs"}, "jobs": {"list", "ls", "ps"}, "resume": {"continue"},
+	"start": {"run"}, "watch": {"follow", "wait"},
 }
 
 // newVerb returns a command that posts the action name to a job, such as pause, and then prints the

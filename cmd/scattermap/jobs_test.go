@@ -284,6 +284,10 @@ func TestNoService(t *testing.T) {
 	defer other.Close()
 	missing := httptest.NewServer(http.NotFoundHandler())
 	defer missing.Close()
+	full := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "Rate exceeded.", http.StatusTooManyRequests)
+	}))
+	defer full.Close()
 	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j",
 		"abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j", "examples j",
 		"clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
@@ -301,7 +305,9 @@ func TestNoService(t *testing.T) {
 		"no token":        {url, "", exitError, []string{"wants a token", "auth.Loopback", "$SCATTERMAP_TOKEN"}},
 		"another account": {url, "eve", exitError, []string{"403", "OPERATORS"}},
 		"something else":  {other.URL, "good", exitError, []string{"not a service of scattermap"}},
-		"another path":    {missing.URL, "good", exitError, []string{"404", "$SCATTERMAP_SERVICE"}},
+		"no instance": {full.URL, "good", exitError,
+			[]string{"no instance of the service", "429 Too Many Requests: Rate exceeded."}},
+		"another path": {missing.URL, "good", exitError, []string{"404", "$SCATTERMAP_SERVICE"}},
 	} {
 		t.Setenv("SCATTERMAP_SERVICE", c.service)
 		t.Setenv("SCATTERMAP_TOKEN", c.token)
@@ -322,6 +328,16 @@ func TestNoService(t *testing.T) {
 		"pause a b":                         "name one job",
 		"rate j":                            "a number of entities a second",
 		"rate j many":                       `"many" is not a number`,
+		"rate j -5":                         `"-5" is negative`,
+		"rate j -.5 --for 2h":               `"-.5" is negative`,
+		"budget j -5":                       `"-5" is negative`,
+		"rate j -x 5":                       "unknown shorthand flag",
+		"start m --kind K --rate 1/s":       `"1/s" for "--rate" flag: it has to be a number (scatt`,
+		"start m --kind K --page-size 1.5":  `"1.5" for "--page-size" flag: it has to be a whole number (scatt`,
+		"rate j 5 --writes many":            `"many" for "--writes" flag: it has to be a number (scatt`,
+		"status j":                          "describe",
+		"list":                              "jobs",
+		"cancel j":                          "abort",
 		"start":                             "name one mapper",
 		"start add-credit":                  "--kind",
 		"start m --kind K --params x":       `--params is "x"`,
@@ -353,6 +369,71 @@ func TestNoService(t *testing.T) {
 	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command",
 		"false"); code != exitError || !strings.Contains(errs, "--token-command") {
 		t.Errorf("no token: %d %s", code, errs)
+	}
+}
+
+// TestLostAnswer loses the answer to a start without --id, in several ways. The error names the ID
+// that the command has made: a repeated start with another ID would credit the accounts twice.
+func TestLostAnswer(t *testing.T) {
+	var lose func(w http.ResponseWriter)
+	deaf := false // whether the service answers no status
+	api := newAPI(t, 10, auth.Loopback)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if deaf && r.Method == http.MethodGet {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+			return
+		}
+		if lose == nil || r.Method != http.MethodPost {
+			api.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(httptest.NewRecorder(), r)
+		lose(w)
+	}))
+	defer server.Close()
+	t.Setenv("SCATTERMAP_SERVICE", server.URL)
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // the test's user has not logged in
+	line := words("start add-credit --kind Account --params '{\"Amount\": 10}' --allow-overlap")
+	for name, how := range map[string]func(w http.ResponseWriter){
+		"connection": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"half": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, "{")
+		},
+		"Cloud Run": func(w http.ResponseWriter) { http.Error(w, "<html>", http.StatusBadGateway) },
+		"service":   func(w http.ResponseWriter) { http.Error(w, `{"error": "oh"}`, http.StatusInternalServerError) },
+	} {
+		lose = how
+		_, errs, code := command(t, "", line...)
+		id := regexp.MustCompile(`--id (add-credit-\S+)`).FindStringSubmatch(errs)
+		if name == "Cloud Run" && !strings.Contains(errs, "no instance of the service") {
+			t.Errorf("%s: %s", name, errs)
+		}
+		if code != exitError || id == nil || !strings.Contains(errs, "may have started") {
+			t.Errorf("%s: exit code %d, and no ID in %s", name, code, errs)
+			continue
+		}
+		if _, named, _ := command(t, "", append(line, "--id", "mine")...); strings.Contains(named, "--id") {
+			t.Errorf("%s: the caller knows the ID: %s", name, named)
+		}
+		lose = nil
+		if _, errs, code := command(t, "", append(line, "--watch", "--id", id[1])...); code != 0 {
+			t.Errorf("%s: %s", name, errs)
+		}
+	}
+	out, _, _ := command(t, "", words("jobs --mapper add-credit -o json")...)
+	if n := strings.Count(out, `"id": "add-credit-`); n != 4 {
+		t.Errorf("%d jobs, want one for each start:\n%s", n, out)
+	}
+	lose = nil
+	deaf = true
+	if _, errs, code := command(t, "", append(line, "--watch")...); code != exitError ||
+		!regexp.MustCompile(`no instance of .*; the job add-credit-\S+ has started`).MatchString(errs) {
+		t.Errorf("the watch failed: %s", errs)
+	}
+	deaf = false
+	if _, errs, _ := command(t, "", append(line, "--page-size", "5000")...); strings.Contains(errs, "--id") {
+		t.Errorf("the start was refused: %s", errs)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -107,16 +108,25 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if number := negative.FindStringSubmatch(err.Error()); number != nil {
+			return usageError(fmt.Errorf("%s: %q is negative, and a number has to be at least 0", c.Name(), number[1]))
+		}
 		return usageError(fmt.Errorf("%s: %w (%s --help lists the flags)", c.Name(), err, c.CommandPath()))
 	})
 	ran, err := root.ExecuteContextC(ctx)
 	err = inFlags(ran, err)
 	// cobra also returns this error for one argument too many
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
+		if !strings.Contains(err.Error(), "\n") { // cobra has no suggestion
+			err = fmt.Errorf("%w (%s --help lists the commands)", err, root.Name())
+		}
 		return usageError(err)
 	}
 	return err
 }
+
+// negative matches pflag's error about a negative number in the place of an argument.
+var negative = regexp.MustCompile(`^unknown shorthand flag: .* in (-[0-9.]+)$`)
 
 // nothing is a cobra.PositionalArgs that refuses all arguments. If the argument may be meant as the
 // value of the flag before it, the error says how to write that.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -25,5 +26,25 @@ func TestProgressText(t *testing.T) {
 		if got := operator.Percent(p) + "; " + operator.Takes(p); got != want {
 			t.Errorf("%+v is %q, want %q", p, got, want)
 		}
+	}
+}
+
+// TestPlainLines shows statuses that follow each other within a second. A bottleneck that differs
+// only in its numbers, such as the time since the last page, is no reason for another line.
+func TestPlainLines(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	show, _ := plainLines(&out)
+	for _, why := range []string{"no page was done for 59s", "no page was done for 1m0s", "no page was done for 1h2m3s",
+		"the queue is paused", "the queue has 5 tasks", "the queue has 17 tasks", "an entity is tried again"} {
+		show(&mapper.Status{ID: "j", State: mapper.StateRunning, Bottleneck: why})
+	}
+	// each attempt changes the phase from retrying to processing for a moment
+	for _, phase := range []mapper.Phase{mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseRetrying,
+		mapper.PhaseProcessing, mapper.PhaseRetrying, mapper.PhaseProcessing} {
+		show(&mapper.Status{ID: "j", State: mapper.StateRunning, Phase: phase, Bottleneck: "an entity is tried again"})
+	}
+	if n := strings.Count(out.String(), "\n"); n != 7 {
+		t.Errorf("%d lines, want 7:\n%s", n, out.String())
 	}
 }

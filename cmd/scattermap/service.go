@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -83,6 +84,12 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	return s.callService(ctx, method, path, parameters, content, v)
 }
 
+// An unsure error leaves it open whether the service has done what the request asks.
+type unsure struct{ error }
+
+// Unwrap returns the error without the mark.
+func (u unsure) Unwrap() error { return u.error }
+
 // callStraight makes a request to a jobs API in this process, which works on the database and queue
 // that the flags name. The parameter content is the request's body. The answer is decoded into v,
 // unless v is nil.
@@ -94,7 +101,7 @@ func (s *service) callStraight(
 	case err != nil:
 		return err
 	case code == http.StatusInternalServerError:
-		return fmt.Errorf("%s, %v", operator.Line(string(text), 1000), &s.straight.db)
+		return unsure{fmt.Errorf("%s, %v", operator.Line(string(text), 1000), &s.straight.db)}
 	case code != http.StatusOK:
 		return refusalOf(text)
 	case v == nil:
@@ -130,6 +137,8 @@ func (s *service) callService(
 	switch {
 	case err != nil:
 		return err
+	case code >= http.StatusInternalServerError:
+		return unsure{s.refusal(code, text, sent)}
 	case code != http.StatusOK:
 		return s.refusal(code, text, sent)
 	}
@@ -164,14 +173,17 @@ func (s *service) send(
 		if errors.As(err, &failed) { // unwrap the error: its text contains the URL, which is added below
 			err = failed.Err
 		}
-		return 0, nil,
-			fmt.Errorf("the service at %s does not answer: %w; set its URL by --service or $SCATTERMAP_SERVICE",
-				s.address, err)
+		err = fmt.Errorf("the service at %s does not answer: %w; set its URL by --service or $SCATTERMAP_SERVICE",
+			s.address, err)
+		if unreached := new(net.OpError); errors.As(err, &unreached) && unreached.Op == "dial" {
+			return 0, nil, err
+		}
+		return 0, nil, unsure{err}
 	}
 	defer func() { _ = answer.Body.Close() }() // the body was only read, so an error does not matter
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
 	if err != nil {
-		return 0, nil, fmt.Errorf("the connection to %s broke off: %w", s.address, err)
+		return 0, nil, unsure{fmt.Errorf("the connection to %s broke off: %w", s.address, err)}
 	}
 	if answer.Header.Get("X-Goog-IAP-Generated-Response") != "" {
 		return 0, nil,
@@ -246,6 +258,17 @@ func refusalOf(text []byte) error {
 	return naming(answer.Parts)
 }
 
+// noInstance returns the error for an answer of Cloud Run, in HTML or plain text, which it gives in
+// place of the service.
+func (s *service) noInstance(code int, said string) error {
+	what := http.StatusText(code)
+	if said != "" && !strings.HasPrefix(said, "<") {
+		what += ": " + said
+	}
+	return fmt.Errorf("no instance of the service at %s has answered (%d %s): try again, or look at its log",
+		s.address, code, what)
+}
+
 // refusal returns the error for an answer whose code is not a success, with advice for the user.
 // The argument sent is the token that the request had.
 func (s *service) refusal(code int, text []byte, sent proof) error {
@@ -291,6 +314,8 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		}
 		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
 			s.address)
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return s.noInstance(code, said)
 	case http.StatusInternalServerError:
 		if !page && said != "" {
 			return fmt.Errorf("the service at %s has failed: %s", s.address, said)

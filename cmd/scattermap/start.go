@@ -221,9 +221,6 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 				return err
 			}
 		}
-		if o.ID == "" {
-			o.ID = operator.NewID(args[0], o.DryRun)
-		}
 		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
 	return c

@@ -52,7 +52,10 @@ first hour, an undo does not restore an entity that changed in the two minutes b
 				return err
 			}
 		}
-		return beginJob(c, &s, args[0]+"/undo", o, watch, format)
+		if o.DryRun && o.ID == "" {
+			o.ID = operator.NewID("undo-"+args[0], true)
+		}
+		return beginJob(c, &s, args[0]+"/undo", "", o, watch, format)
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"time"
 
@@ -129,9 +130,12 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	}, func() { _ = b.Finish() }
 }
 
+// figures matches numbers and durations, such as 1m10s.
+var figures = regexp.MustCompile(`[0-9][0-9.hms]*`)
+
 // plainLines returns two functions. The first one prints a job's status as a line, and the second
-// one does nothing. If the last line is not older than lineEvery, a line is printed only if the
-// state, the phase, the bottleneck or the failures have changed.
+// one does nothing. Within lineEvery after a line, another is printed only if the state, the phase,
+// the failures or the words of the bottleneck have changed.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
@@ -139,8 +143,10 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.StateRunning { // the final output says how the job ended
 			return
 		}
-		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck &&
-			job.Failures == last.Failures && time.Since(printed) < lineEvery {
+		tried := last.Phase == mapper.PhaseRetrying && job.Phase == mapper.PhaseProcessing // just one attempt
+		if job.State == last.State && (job.Phase == last.Phase || tried) && job.Failures == last.Failures &&
+			figures.ReplaceAllString(job.Bottleneck, "#") == figures.ReplaceAllString(last.Bottleneck, "#") &&
+			time.Since(printed) < lineEvery {
 			return
 		}
 		last, printed = *job, time.Now()

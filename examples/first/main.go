@@ -20,6 +20,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -49,9 +50,13 @@ func main() {
 	ctx := context.Background()
 	client, err := mapper.NewClient(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT"))
 	check(err)
-	if os.Getenv("DATASTORE_EMULATOR_HOST") != "" { // an account to try the job on
-		_, err := client.Put(ctx, datastore.NameKey("Account", "ann", nil), &Account{Balance: 5})
-		check(err)
+	if host := os.Getenv("DATASTORE_EMULATOR_HOST"); host != "" { // an account to try the job on
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		_, err := client.Put(limited, datastore.NameKey("Account", "ann", nil), &Account{Balance: 5})
+		cancel()
+		if err != nil {
+			log.Fatalf("no emulator answers at %s (scattermap emulator starts one): %v", host, err)
+		}
 	}
 	taskClient, err := tasks.NewClient(ctx)
 	check(err)
@@ -80,6 +85,7 @@ func main() {
 			log.Print(err)
 		}
 	})
+	log.Print("serving at ", os.Getenv("SERVICE_URL"))
 	log.Fatal(http.ListenAndServe(":"+os.Getenv("PORT"), nil))
 }
 

@@ -112,6 +112,9 @@ func (p *parser) propertyFirst() (*pb.Filter, error) {
 
 func (p *parser) isNull(property *pb.PropertyReference) (*pb.Filter, error) {
 	t := p.tok
+	if t.is("NOT") {
+		return nil, p.errorAt(t, "expected NULL, got %s: values other than null are written > NULL", t)
+	}
 	if err := p.expect("NULL"); err != nil {
 		return nil, err
 	}

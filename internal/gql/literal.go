@@ -29,6 +29,11 @@ func (p *parser) atValue() bool {
 	}
 }
 
+// otherwise says how GQL writes what has the given sign in the place of a value in SQL or Go.
+var otherwise = map[string]string{
+	"(": "a list is written ARRAY(...)", "=": "equality is written with one =", ">": "other values are written !=",
+}
+
 // value reads a value: a binding site or a literal.
 func (p *parser) value() (*pb.Value, error) {
 	switch p.tok.kind {
@@ -37,8 +42,8 @@ func (p *parser) value() (*pb.Value, error) {
 	case word:
 		return p.call()
 	}
-	if p.tok.is("(") {
-		return nil, p.errorAt(p.tok, `expected a value, got "(": a list is written ARRAY(...)`)
+	if hint := otherwise[p.tok.value]; hint != "" && p.tok.kind == sign {
+		return nil, p.errorAt(p.tok, "expected a value, got %s: %s", p.tok, hint)
 	}
 	if !p.atValue() {
 		return nil, p.expected("a value")

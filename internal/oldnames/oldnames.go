@@ -4,10 +4,11 @@ package oldnames
 
 import "time"
 
-// Start has the settings of mapper.StartOptions that were renamed, under their old names.
+// Start has the settings of mapper.StartOptions that were renamed, under their old names. The tag
+// old has the name of now: see package strictjson.
 type Start struct {
-	Rehearse bool          `json:"rehearse,omitempty"`   // now DryRun
-	Beside   bool          `json:"beside,omitempty"`     // now AllowOverlap
-	Workers  int           `json:"workers,omitempty"`    // now ExpectedWorkers
-	Timeout  time.Duration `json:"timeout_ns,omitempty"` // now EntityTimeout
+	Rehearse bool          `json:"rehearse,omitempty" old:"dry_run"`
+	Beside   bool          `json:"beside,omitempty" old:"allow_overlap"`
+	Workers  int           `json:"workers,omitempty" old:"expected_workers"`
+	Timeout  time.Duration `json:"timeout_ns,omitempty" old:"entity_timeout_ns"`
 }

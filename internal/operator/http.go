@@ -82,15 +82,28 @@ func Code(err error) int {
 // SafeCause returns the reason why a request failed, as a text for its sender. The text has no data
 // of an entity, and no message of the database.
 func SafeCause(err error) string {
-	switch code := status.Code(err); {
+	var of interface { // an error of package tasks about a call of Cloud Tasks
+		error
+		Queue() string
+	}
+	code, tasks := status.Code(err), errors.As(err, &of)
+	switch {
 	case errors.Is(err, context.Canceled), code == codes.Canceled:
 		return "it was cancelled"
 	case errors.Is(err, context.DeadlineExceeded), code == codes.DeadlineExceeded:
 		return "the database or the queue did not answer in time"
 	case code == codes.PermissionDenied || code == codes.Unauthenticated:
-		return fmt.Sprintf("the service's account may not do this (%v)", code)
+		text := fmt.Sprintf("the service's account may not do this (%v)", code)
+		if tasks {
+			text += " in queue " + of.Queue()
+		}
+		return text
+	case code == codes.NotFound && tasks:
+		return "there is no queue " + of.Queue()
+	case code != codes.Unknown && tasks:
+		return fmt.Sprintf("Cloud Tasks answered %v about the queue %s", code, of.Queue())
 	case code != codes.Unknown:
-		return fmt.Sprintf("the database or the queue answered %v", code)
+		return fmt.Sprintf("the database answered %v", code)
 	}
 	return "its cause may quote data, and is not shown"
 }

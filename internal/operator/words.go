@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/gql"
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -127,7 +128,7 @@ func Needs(job *mapper.Status) string {
 func BudgetOf(b mapper.Budget) string {
 	var parts []string
 	if b.Dollars > 0 {
-		parts = append(parts, fmt.Sprintf("$%g", b.Dollars))
+		parts = append(parts, setting.Dollars(b.Dollars))
 	}
 	if b.Operations > 0 {
 		parts = append(parts, Counted(b.Operations, "operation", "operations"))

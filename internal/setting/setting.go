@@ -34,6 +34,9 @@ func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
+// Dollars returns an amount as a text with all its digits, such as $0.00001.
+func Dollars(amount float64) string { return "$" + strconv.FormatFloat(amount, 'f', -1, 64) }
+
 // Up returns the least allowed value of a setting as a text for an error. The text has three
 // digits. It is rounded up, so that the shown value is allowed.
 func Up(least float64) string {

@@ -10,7 +10,9 @@ package strictjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +25,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"cloud.google.com/go/datastore"
 )
 
 // ErrMissing is the error for an empty text, in which there is no JSON value.
@@ -41,6 +45,8 @@ func decode(text []byte, v any, nulls bool) error {
 	switch err := d.Decode(v); {
 	case errors.Is(err, io.EOF):
 		return ErrMissing
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON ends too early")
 	case err != nil:
 		return plain(text, err, reflect.TypeOf(v).Elem())
 	}
@@ -61,8 +67,10 @@ func Check(text []byte) error {
 // the path, and has no path for types that decode themselves.
 func plain(text []byte, err error, t reflect.Type) error {
 	if json.Valid(text) {
-		if found := locate("", text, t); found != nil {
-			return found
+		for _, find := range []finder{unfit, unknown} {
+			if found := locate("", text, t, find); found != nil {
+				return found
+			}
 		}
 	}
 	if text, ours := strings.CutPrefix(err.Error(), "json: "); ours {
@@ -71,27 +79,27 @@ func plain(text []byte, err error, t reflect.Type) error {
 	return err
 }
 
-// locate finds the first value in a text that does not fit its part of the type t, and returns an
-// error with its path. It tries fields in the order of their names. If all values fit, it returns
-// nil. The argument path is the path of the text in the whole JSON value.
-func locate(path string, text []byte, t reflect.Type) error {
+// A finder returns an error if the value at a path has a fault: the text does not decode into t. It
+// does not look into the value.
+type finder func(path string, text []byte, t reflect.Type) error
+
+// locate looks for a fault in a text and the parts of it, inner parts first, and returns the error
+// of the first one. It visits fields in the order of their names. The argument path is the path of
+// the text in the whole JSON value.
+func locate(path string, text []byte, t reflect.Type, find finder) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	err := json.Unmarshal(text, reflect.New(t).Interface())
-	if err == nil {
-		return nil
-	}
 	if p := reflect.PointerTo(t); !p.Implements(ownType) && !p.Implements(textType) {
-		if inner := locateInside(path, text, t); inner != nil {
+		if inner := locateInside(path, text, t, find); inner != nil {
 			return inner
 		}
 	}
-	return unfit(path, err, t)
+	return find(path, text, t)
 }
 
 // locateInside calls locate for each element of an array or each field of an object.
-func locateInside(path string, text []byte, t reflect.Type) error {
+func locateInside(path string, text []byte, t reflect.Type, find finder) error {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		var values map[string]json.RawMessage
@@ -105,7 +113,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 			} else if inner = f.Type; strings.Contains(f.Tag.Get("json"), ",string") {
 				continue // in JSON this field is a string, no matter which Go type it has
 			}
-			if err := locate(join(path, name), values[name], inner); err != nil {
+			if err := locate(join(path, name), values[name], inner, find); err != nil {
 				return err
 			}
 		}
@@ -113,7 +121,7 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 		var values []json.RawMessage
 		_ = json.Unmarshal(text, &values) // if it is no array, there are no elements
 		for i, value := range values {
-			if err := locate(fmt.Sprintf("%s[%d]", path, i), value, t.Elem()); err != nil {
+			if err := locate(fmt.Sprintf("%s[%d]", path, i), value, t.Elem(), find); err != nil {
 				return err
 			}
 		}
@@ -121,26 +129,87 @@ func locateInside(path string, text []byte, t reflect.Type) error {
 	return nil
 }
 
-// unfit returns an error for the value at a path, which does not fit the type t. The argument err
-// is encoding/json's error about this value.
-func unfit(path string, err error, t reflect.Type) error {
-	wrong := new(json.UnmarshalTypeError)
-	if !errors.As(err, &wrong) {
+// unknown is a [finder] of names that a struct does not have. Its error lists the names that the
+// struct has.
+func unknown(path string, text []byte, t reflect.Type) error {
+	if t.Kind() != reflect.Struct || own(t) || t == timeType {
+		return nil
+	}
+	var values map[string]json.RawMessage
+	_ = json.Unmarshal(text, &values) // if it is no object, there are no fields
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if fieldOf(t, name) == nil {
+			return fmt.Errorf("unknown field %.200q%s", join(path, name), has(t))
+		}
+	}
+	return nil
+}
+
+// has lists the names of a struct's fields, for an error. If there are none, it returns "". It leaves
+// out fields with a tag "old", which has the present name of a renamed field.
+func has(t reflect.Type) string {
+	var names []string
+	for _, f := range reflect.VisibleFields(t) {
+		if name := nameOf(f); name != "" && f.Tag.Get("old") == "" {
+			names = append(names, strconv.Quote(name))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": have " + strings.Join(names, ", ")
+}
+
+// unfit is a [finder] of values that do not fit their Go type.
+func unfit(path string, text []byte, t reflect.Type) error {
+	err := json.Unmarshal(text, reflect.New(t).Interface())
+	if err == nil {
+		return nil
+	}
+	wrong, base := new(json.UnmarshalTypeError), base64.CorruptInputError(0)
+	switch {
+	case t == timeType:
+		return fmt.Errorf("%s is %.60s, and has to be a time: it is written as \"2026-10-24T00:00:00Z\"", shown(path),
+			text)
+	case t == keyType:
+		return fmt.Errorf("%s is %.60s, and has to be a key: the text of Key.Encode", shown(path), text)
+	case t == bytesType && errors.As(err, &base):
+		return fmt.Errorf("%s is %.60s, and has to be %s", shown(path), text, form(t))
+	case !errors.As(err, &wrong):
 		return fmt.Errorf("%s can't be read: %w", shown(path), err)
 	}
 	article := "a"
 	if strings.HasPrefix(wrong.Value, "a") || strings.HasPrefix(wrong.Value, "o") { // array or object
 		article = "an"
 	}
-	has := fmt.Sprintf("fit a Go %v", wrong.Type)
-	switch {
-	case wrong.Type != t: // the fault is in a part of the value
-	case t.Kind() == reflect.Struct:
-		has = "be an object"
-	case t.Kind() == reflect.Slice:
-		has = "be a list"
+	return fmt.Errorf("%s is %s %s, and has to be %s", shown(path), article, wrong.Value, form(wrong.Type))
+}
+
+// form says how the values of a Go type are written in JSON.
+func form(t reflect.Type) string {
+	switch t {
+	case waitType:
+		return "an integer of nanoseconds"
+	case bytesType:
+		return "a string in base64"
 	}
-	return fmt.Errorf("%s is %s %s, and has to %s", shown(path), article, wrong.Value, has)
+	switch k := t.Kind(); k {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return fmt.Sprintf("an integer (%v)", k)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return fmt.Sprintf("an integer of at least 0 (%v)", k)
+	case reflect.Float32, reflect.Float64:
+		return fmt.Sprintf("a number (%v)", k)
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return fmt.Sprintf("a Go %v", t)
 }
 
 // check returns an error for a text that encoding/json accepts for the type t, but would not decode
@@ -163,10 +232,13 @@ type reader struct {
 }
 
 var (
-	ownType  = reflect.TypeFor[json.Unmarshaler]()
-	textType = reflect.TypeFor[encoding.TextUnmarshaler]()
-	anyType  = reflect.TypeFor[any]()
-	timeType = reflect.TypeFor[time.Time]()
+	ownType   = reflect.TypeFor[json.Unmarshaler]()
+	textType  = reflect.TypeFor[encoding.TextUnmarshaler]()
+	anyType   = reflect.TypeFor[any]()
+	timeType  = reflect.TypeFor[time.Time]()
+	waitType  = reflect.TypeFor[time.Duration]()
+	bytesType = reflect.TypeFor[[]byte]()
+	keyType   = reflect.TypeFor[datastore.Key]()
 )
 
 // own reports whether a type has its own method to decode JSON, so that the form of its JSON is
@@ -369,18 +441,20 @@ func join(path, name string) string {
 // there is none.
 func fieldOf(t reflect.Type, name string) (found *reflect.StructField) {
 	for _, f := range reflect.VisibleFields(t) {
-		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if tag == "-" || f.Anonymous && tag == "" && f.Type.Kind() != reflect.Interface || !f.IsExported() {
-			continue
-		}
-		if tag == "" {
-			tag = f.Name
-		}
-		if strings.EqualFold(tag, name) && (found == nil || len(f.Index) < len(found.Index)) {
+		if n := nameOf(f); n != "" && strings.EqualFold(n, name) && (found == nil || len(f.Index) < len(found.Index)) {
 			found = &f
 		}
 	}
 	return found
+}
+
+// nameOf returns the name of a struct's field in JSON, or "" if encoding/json ignores the field.
+func nameOf(f reflect.StructField) string {
+	tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if tag == "-" || f.Anonymous && tag == "" && f.Type.Kind() != reflect.Interface || !f.IsExported() {
+		return ""
+	}
+	return cmp.Or(tag, f.Name)
 }
 
 // Exact reports whether a float64 can hold a JSON number with all of its digits.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
@@ -40,7 +42,23 @@ type params struct {
 	Pair   [2]int          `json:"pair"`
 	ByID   map[int]int     `json:"by_id"`
 	Yes    bool            `json:"ksi"`
+	Key    *datastore.Key  `json:"key"`
+	Bytes  []byte          `json:"bytes"`
+	Wait   time.Duration   `json:"wait"`
+	Small  uint8           `json:"small"`
+	Hidden int             `json:"-"`
+	Own    *itself         `json:"own"`
+	None   struct{}        `json:"none"`
 	embedded
+}
+
+// itself decodes itself, with Decode.
+type itself struct{}
+
+func (*itself) UnmarshalJSON(text []byte) error {
+	return Decode(text, new(struct {
+		Inner inner `json:"inner"`
+	}))
 }
 
 func TestDecode(t *testing.T) {
@@ -54,8 +72,13 @@ func TestDecode(t *testing.T) {
 		`{"map": {"a": 1, "a": 2}}`:                 `"map.a" comes twice`,
 		`{"any": {"a": [{"b": 1, "\u0062": 2}]}}`:   `"any.a[0].b" comes twice`,
 		`{"raw": {"a": 1, "a": 2}}`:                 `"raw.a" comes twice`,
-		`{"nam": 1}`:                                `"nam"`,
-		`{"inner": {"m": 1}}`:                       `"m"`,
+		`{"nam": 1}`:                                `unknown field "nam": have "name", "Float", "any", "map"`,
+		`{"Embedded": 1}`:                           `"ksi", "key", "bytes", "wait", "small", "own", "none", "deep"`,
+		`{"inner": {"m": 1}}`:                       `unknown field "inner.m": have "n", "at"`,
+		`{"inners": [{}, {"m": 1}]}`:                `unknown field "inners[1].m": have "n", "at"`,
+		`{"ptr": {"N ": 1}}`:                        `unknown field "ptr.N ": have "n", "at"`,
+		`{"none": {"a": 1}}`:                        `unknown field "none.a"`,
+		`{"own": {"inner": {"m": 1}}}`:              `"own" can't be read: unknown field "inner.m": have "n", "at"`,
 		`{"name": null}`:                            `"name" is null`,
 		`{"float": null}`:                           `"float" is null`,
 		`{"number": null}`:                          `"number" is null`,
@@ -85,14 +108,26 @@ func TestDecode(t *testing.T) {
 		`{"inner": {"n": 9007199254740993}}`:        "",
 		`{"inner": {"n": 9223372036854775808}}`:     "inner.n",
 		`{"number": 9007199254740993}`:              "",
-		`{"name": 1}`:                               `"name" is a number, and has to fit a Go string`,
+		`{"name": 1}`:                               `"name" is a number, and has to be a string`,
+		`{"ksi": "yes"}`:                            `"ksi" is a string, and has to be true or false`,
+		`{"float": "0.19"}`:                         `"float" is a string, and has to be a number (float64)`,
+		`{"wait": "5s"}`:                            `"wait" is a string, and has to be an integer of nanoseconds`,
+		`{"wait": 1.5}`:                             `"wait" is a number 1.5, and has to be an integer of nanoseconds`,
+		`{"small": 256}`:                            `"small" is a number 256, and has to be an integer of at least 0`,
+		`{"map": "a"}`:                              `"map" is a string, and has to be an object`,
+		`{"pair": 1}`:                               `"pair" is a number, and has to be a list`,
+		`{"bytes": 1}`:                              `"bytes" is a number, and has to be a string in base64`,
+		`{"bytes": "?"}`:                            `"bytes" is "?", and has to be a string in base64`,
+		`{"key": "abc"}`:                            `"key" is "abc", and has to be a key: the text of Key.Encode`,
+		`{"key": 5}`:                                `"key" is 5, and has to be a key: the text of Key.Encode`,
 		`{"deep": 1}`:                               `"deep" is a number`,
 		`{"quoted": 1}`:                             "quoted",
 		`{"inner": [1]}`:                            `"inner" is an array, and has to be an object`,
 		`{"list": {}}`:                              `"list" is an object, and has to be a list`,
 		`[]`:                                        `the value is an array, and has to be an object`,
-		`{"when": "now"}`:                           `"when" can't be read: parsing time`,
-		`{"inners": [{}, {"at": ["2026", "now"]}]}`: `"inners[1].at[0]" can't be read: parsing time`,
+		`{"when": "now"}`:                           `is "now", and has to be a time: it is written as "2026-10-24T`,
+		`{"when": 5}`:                               `"when" is 5, and has to be a time`,
+		`{"inners": [{}, {"at": ["2026", "now"]}]}`: `"inners[1].at[0]" is "2026", and has to be a time`,
 		`{"ptr": {"n": "1"}}`:                       `"ptr.n" is a string`,
 		`{"by_name": {"a": 1, "b": true}}`:          `"by_name.b" is a bool`,
 		`{"by_id": {"a": 1}}`:                       `"by_id" is a number a`,
@@ -103,7 +138,7 @@ func TestDecode(t *testing.T) {
 		"{\"name\": \"\xff\"}":                      "UTF-8",
 		`{} {}`:                                     "more than one",
 		`{}x`:                                       "more than one",
-		`{`:                                         "unexpected",
+		`{`:                                         "ends too early",
 	} {
 		err := Decode([]byte(text), new(params))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

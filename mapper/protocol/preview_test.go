@@ -352,7 +352,8 @@ func TestRehearsal(t *testing.T) {
 			t.Errorf("proof %+v, %v", proof, err)
 		}
 		// The ID of a rehearsal can't be used for a real job.
-		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) {
+		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) ||
+			!strings.Contains(err.Error(), "it is a rehearsal: choose another StartOptions.ID") {
 			t.Errorf("the job itself under the ID of its rehearsal: %v", err)
 		}
 		if again, err := start(mapper.StartOptions{ID: "tried", DryRun: true}); err != nil || again.ID != "tried" {

@@ -439,11 +439,18 @@ func TestStatusSettings(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{queue: few(7)}, addCredit)
+		held := mapper.Update("held", func(context.Context, *mapper.Entity[account], credit) error {
+			time.Sleep(20 * time.Second) // so that the job still runs when its rate is set
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(7)}, held)
 		w.putAccounts(names(1))
 		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5,
 			Rate: mapper.Rate{EntitiesPerSecond: 1000}}
-		job := w.start(10, o)
+		job, err := held.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 2000}); err != nil {
 			t.Fatal(err)
 		}

@@ -73,11 +73,13 @@ type Look struct {
 // State estimates the state of the job.
 func (l Look) State() State {
 	s := State{Dollars: Dollars(l.Job, l.Totals, l.Query, l.Prices)}
-	sample := l.Totals.Sample
-	if sample == nil { // no entities remain
-		s.counts(exactly(l.Totals.Processed), exactly(l.Totals.Failures), exactly(0))
-	} else {
+	switch sample := l.Totals.Sample; {
+	case sample != nil:
 		s.counts(l.counts(sample))
+	case l.Totals.Pending > 0: // a clean-up has deleted the records of the remaining ranges
+		s.counts(exactly(l.Totals.Processed), exactly(l.Totals.Failures), Number{Unknown, 0, Unknown})
+	default: // no entities remain
+		s.counts(exactly(l.Totals.Processed), exactly(l.Totals.Failures), exactly(0))
 	}
 	s.fractions()
 	s.DollarsTotal = s.cost()

@@ -327,6 +327,20 @@ func TestDollars(t *testing.T) {
 	}
 }
 
+// TestCleanedUp checks the state of a job that was aborted and then cleaned up. The records of its
+// open ranges are gone, so nobody knows how many entities remain: none, and 100%, would be wrong.
+func TestCleanedUp(t *testing.T) {
+	job := &record.Job{State: record.Aborted, Created: noon, Ended: noon.Add(time.Minute), Cleaned: true}
+	sum := record.Totals{Processed: 990, Failures: 10, Pages: 10, Pending: 4}
+	s := Look{Job: job, Totals: sum, Now: noon.Add(time.Hour), Prices: billing.NAM5}.State()
+	unknown := Number{Unknown, 0, Unknown}
+	if s.Processed != exactly(990) || s.Failures != exactly(10) || s.Remaining != unknown ||
+		s.Total != (Number{Unknown, 1000, Unknown}) || s.FractionMin != 0 || s.FractionMax != 1 ||
+		s.Phase != Over || s.DollarsTotal != Unknown || s.TimeLeft != Unknown {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestShare checks that the larger part counts if a budget has two limits.
 func TestShare(t *testing.T) {
 	used := billing.Usage{Reads: 100_000, Writes: 100_000, Deletes: 50, TaskOps: 50} // 24 cents

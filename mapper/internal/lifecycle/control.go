@@ -140,6 +140,8 @@ func sameArguments(j, o *record.Job) error {
 	case !j.Erased.IsZero():
 		return fmt.Errorf("%w: a job with this ID existed, whose query and parameters were erased on %s and can't be "+
 			"compared: use another ID", record.ErrState, j.Erased.Format(time.DateOnly))
+	case j.Mapper != o.Mapper && record.IsRehearsal(j.Mapper):
+		return setting.Errorf("%w: it is a rehearsal: choose another StartOptions.ID", record.ErrOtherArguments)
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):

@@ -134,7 +134,7 @@ func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range
 	text := fmt.Sprintf("a task that was due at %s is not in the queue, and was not carried out: ",
 		waiting.Due().UTC().Format(time.RFC3339))
 	if late > overdue {
-		text += "no sweep has enqueued it again, and Revive or Resume would: "
+		text += "no sweep has enqueued it again, which resuming the job does: "
 	}
 	return text + "has " + js.Queue.Name() + " been purged, or does something other than the handler answer at " +
 		js.Queue.URL() + "?"
@@ -155,7 +155,7 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	}
 	if s.TargetChanged {
 		return text + ": tasks are made for " + js.Queue.URL() +
-			" now, or for another account; older tasks keep the old target until Revive or Resume replaces them"
+			" now, or for another account; older tasks keep the old target until the job is resumed"
 	}
 	switch s.Code {
 	case codes.NotFound:

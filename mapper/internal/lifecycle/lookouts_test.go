@@ -62,7 +62,7 @@ func TestDelivery(t *testing.T) {
 			change: lost, wants: "carried out: has", others: -1},
 		{name: "a task that is lost for longer", age: 5*time.Minute + time.Second,
 			change: lost,
-			wants:  "carried out: no sweep has enqueued it again", others: -1},
+			wants:  "no sweep has enqueued it again, which resuming the job does: ", others: -1},
 		{name: "a full sweep is about to look for it", age: time.Minute, change: func(w *trialWorld, j *record.Job,
 			_ *record.Range) {
 			w.purge()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -79,11 +80,11 @@ func (j *Job) BudgetLimit() (b Budget, err error) {
 func (b Budget) String() string {
 	switch {
 	case b.Operations == 0:
-		return fmt.Sprintf("$%g", b.Dollars)
+		return setting.Dollars(b.Dollars)
 	case b.Dollars == 0:
 		return fmt.Sprintf("%d operations", b.Operations)
 	}
-	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
+	return fmt.Sprintf("%s and %d operations", setting.Dollars(b.Dollars), b.Operations)
 }
 
 // Spend reserves a share of a running job's budget for the next pages of a process, and returns

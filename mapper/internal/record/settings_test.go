@@ -132,6 +132,7 @@ func TestBudgetTexts(t *testing.T) {
 		text, quarter string
 	}{
 		{Budget{Dollars: 1.5}, "$1.5", "$0.3750"},
+		{Budget{Dollars: 1e-5}, "$0.00001", "$0.0000"},
 		{Budget{Operations: 1000}, "1000 operations", "250 operations"},
 		{Budget{Dollars: 1.5, Operations: 1000}, "$1.5 and 1000 operations", "25.00%"},
 	} {
