@@ -467,10 +467,23 @@ func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
-// advance calls [Schedule.Advance] for all of the schedules.
+// advance calls [Schedule.Advance] for the schedules that have a waiting tick. The schedule whose
+// last run is oldest comes first. Otherwise a schedule that always has a waiting tick could prevent
+// the runs of another schedule forever.
 func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var failed []error
+	var waiting []AnySchedule
+	last := make(map[AnySchedule]time.Time)
 	for _, s := range all {
+		r, err := store.Turns{Store: e.store(), Name: s.Name()}.Read(ctx)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("mapper: advance schedule %q: %w", s.Name(), err))
+		} else if len(r.Queued) > 0 {
+			waiting, last[s] = append(waiting, s), r.LastStart()
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b AnySchedule) int { return last[a].Compare(last[b]) })
+	for _, s := range waiting {
 		failed = append(failed, s.Advance(ctx, e))
 	}
 	return errors.Join(failed...)

@@ -705,3 +705,36 @@ func TestWaitingTickOfAnotherMapper(t *testing.T) {
 		w.wantBalances(keys, 2)
 	})
 }
+
+// TestSchedulesTakeTurns calls ticks of three schedules of one mapper every minute, while each run
+// takes longer. So all three always have a waiting tick. Each must have its turn.
+func TestSchedulesTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(1)})
+		var all []*mapper.Schedule[credit]
+		var registered []mapper.AnySchedule
+		for _, name := range []string{"a", "b", "c"} {
+			s := mapper.NewSchedule(name, steadyCredit, mapper.OverlapQueue)
+			all, registered = append(all, s), append(registered, s)
+		}
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, registered...)
+		w.putAccounts(names(2000)) // 200 seconds
+		for n := range 60 {
+			for _, s := range all {
+				w.tickOver(s, minute(n), "Account")
+				time.Sleep(20 * time.Second)
+			}
+		}
+		runs := make(map[string]int)
+		jobs, _, err := w.engine.JobsPage(t.Context(), nil, "")
+		w.must(err)
+		for _, j := range jobs {
+			name, _, _ := strings.Cut(j.ID, "-")
+			runs[name]++
+		}
+		if len(jobs) < 10 || runs["a"] < len(jobs)/4 || runs["b"] < len(jobs)/4 || runs["c"] < len(jobs)/4 {
+			t.Errorf("the schedules have had %v runs in an hour", runs)
+		}
+	})
+}
