@@ -85,3 +85,43 @@ func TestSlowBucket(t *testing.T) {
 		})
 	}
 }
+
+// TestLargeFileIsThere loses the answer to the first write of each file. The file is so large that
+// the next attempt fails before all of the file is written, as in Cloud Storage above 16 MiB. The
+// export must take the existing file.
+func TestLargeFileIsThere(t *testing.T) {
+	s := testbucket.New()
+	s.Chunk = 100
+	var mu sync.Mutex
+	lost := make(map[string]bool)
+	s.Hook = func(c *testbucket.Call) error {
+		mu.Lock()
+		defer mu.Unlock()
+		err := c.Effect()
+		if c.Op == "write" && strings.HasSuffix(c.Key, ".jsonl") && !strings.Contains(c.Key, "/_parts/") &&
+			!lost[c.Key] {
+			lost[c.Key] = true
+			return errLost
+		}
+		return err
+	}
+	bucket := s.Open()
+	x := newExport(bucket, &export.Options{Files: 2})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{Folder: folder, StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(lost) != 2 {
+			t.Errorf("the answers for %v were lost, want two files", lost)
+		}
+		checkRecords(t, bucket, m)
+		checkTidy(t, w.Client, bucket, m)
+	})
+}
