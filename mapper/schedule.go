@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -416,8 +417,10 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return nil
 	}
 	var stored storedTick
-	if err := json.Unmarshal(r.Queued, &stored); err != nil {
-		return fail(err)
+	d := json.NewDecoder(bytes.NewReader(r.Queued))
+	d.DisallowUnknownFields() // without such a field, the run could process the wrong entities
+	if err := d.Decode(&stored); err != nil {
+		return fail(fmt.Errorf("perhaps a newer build has stored the waiting tick: %w", err))
 	}
 	t := stored.tick
 	t.At, t.Options, t.waited = t.At.UTC(), stored.Options.current(), true
