@@ -13,6 +13,7 @@ func TestAhead(t *testing.T) {
 		99: 0, 100: 0, 115: 0, 130: 0,
 		90: 0, 89: -11, 40: -60,
 		140: 0, 141: 11, 190: 60,
+		130 + 86400: 86400, 131 + 86400: 0, 100 - 86400: -86400, 99 - 86400: 0, -62135596800: 0,
 	} {
 		if got := ahead(time.Unix(at, 0), from, to); got != want*time.Second {
 			t.Errorf("the other clock shows %d: %v, want %ds", at, got, want)

@@ -194,16 +194,14 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 
 // ahead returns how far another clock is ahead of this process' clock. The other clock has shown
 // the time at, rounded down to seconds, between the times from and to of this process. Differences
-// of up to ten seconds count as none.
+// of up to ten seconds count as none, and so do differences of more than a day: an emulator may
+// have no clock.
 func ahead(at, from, to time.Time) time.Duration {
-	const agree = 10 * time.Second
-	switch {
-	case at.Sub(to) > agree:
-		return at.Sub(to)
-	case from.Sub(at) > agree:
-		return at.Sub(from)
+	d := max(0, at.Sub(to)) + min(0, at.Sub(from))
+	if d.Abs() <= 10*time.Second || d.Abs() > 24*time.Hour {
+		return 0
 	}
-	return 0
+	return d
 }
 
 // Parallel is how many calls [Queue.EnqueueAll] makes at once. A gRPC connection usually allows 100
