@@ -24,7 +24,7 @@ func delayed(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc
 }
 
 // clockOff returns an interceptor for the client of a process whose clock differs from the queue's
-// clock: by off, which is negative if the process' clock is behind.
+// clock by off. It is negative if the process' clock is slow.
 func clockOff(off time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -39,7 +39,8 @@ func clockOff(off time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// TestSlowClock controls jobs in a process whose clock is behind the queue's clock, or ahead of it.
+// TestSlowClock controls jobs in a process whose clock shows an earlier or a later time than the
+// queue's clock.
 // Its calls must succeed as with a right clock.
 func TestSlowClock(t *testing.T) {
 	t.Parallel()

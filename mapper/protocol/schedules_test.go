@@ -358,9 +358,9 @@ func TestTickOfAFunction(t *testing.T) {
 		})
 }
 
-// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start: one
-// that it can't decode, one with a condition that it does not know, or one for another engine's
-// queue.
+// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start. Such
+// a tick can't be decoded, has a condition that the engine does not know, or is for another
+// engine's queue.
 func TestWaitingElsewhere(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)

@@ -251,7 +251,7 @@ func (w *world) end() {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
 }
 
-// function returns the function of the undo. If the undo has not begun, it begins.
+// function returns the function of the undo. If the undo has not started, function starts it.
 func (w *world) function() function.Func {
 	w.Helper()
 	if w.undo.Created.IsZero() {
