@@ -40,14 +40,14 @@ func clockOff(off time.Duration) grpc.UnaryClientInterceptor {
 }
 
 // TestSlowClock controls jobs in a process whose clock shows an earlier or a later time than the
-// queue's clock.
-// Its calls must succeed as with a right clock.
+// queue's clock. Its calls must succeed as with a right clock.
 func TestSlowClock(t *testing.T) {
 	t.Parallel()
 	for _, off := range []time.Duration{-10, -4, 4, 10} {
 		t.Run(fmt.Sprint(int(off), " minutes"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{Interceptor: delayed}}, steadyCredit), t.Context()
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: delayed}}, steadyCredit)
+				ctx := t.Context()
 				client, err := w.emulator.TasksClient(ctx,
 					option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(clockOff(off*time.Minute))))
 				w.must(err)

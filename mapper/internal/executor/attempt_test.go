@@ -223,7 +223,8 @@ func TestStoppedBeforePage(t *testing.T) {
 		{name: "calls", change: func(j *record.Job) { j.Rate = []byte(`{"calls":0.01}`) },
 			before: func(w *testworld.World, d *delivery) {
 				if _, _, err := d.x.Store.ReserveRate(w.Context(), d.job, record.CallClockKey(d.job.Ref()),
-					new(time.Duration), func(q pace.Queue) (time.Duration, int64) { return 100*time.Second - q.Wait, 1 }); err != nil {
+					new(time.Duration),
+					func(q pace.Queue) (time.Duration, int64) { return 100*time.Second - q.Wait, 1 }); err != nil {
 					w.Fatal(err)
 				}
 				time.AfterFunc(10*time.Second, func() { pause(w, d) })
@@ -537,7 +538,8 @@ func TestWaitsCount(t *testing.T) {
 			d := loaded(w, x, j, func(r *record.Range) { r.PageSize = 10 })
 			defer d.planner.Close()
 			if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
-				new(time.Duration), func(q pace.Queue) (time.Duration, int64) { return 20*time.Second - q.Wait, 1 }); err != nil {
+				new(time.Duration),
+				func(q pace.Queue) (time.Duration, int64) { return 20*time.Second - q.Wait, 1 }); err != nil {
 				w.Fatal(err)
 			}
 			if s, err := d.attempt(w.Context()); err != nil || s != ours || d.record.Processed != 10 {

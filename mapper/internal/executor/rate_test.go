@@ -176,7 +176,8 @@ func TestTooManyCalls(t *testing.T) {
 						continue
 					}
 					_, _, err := x.Store.ReserveRate(context.WithoutCancel(a), j, record.CallClockKey(j.Ref()),
-						new(time.Duration), func(q pace.Queue) (time.Duration, int64) { return 1000*time.Second - q.Wait, 1 })
+						new(time.Duration),
+						func(q pace.Queue) (time.Duration, int64) { return 1000*time.Second - q.Wait, 1 })
 					if err != nil {
 						return err
 					}
@@ -413,7 +414,8 @@ func TestCalls(t *testing.T) {
 				}
 				if c.reserved > 0 {
 					if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
-						new(time.Duration), func(q pace.Queue) (time.Duration, int64) { return c.reserved - q.Wait, 1 }); err != nil {
+						new(time.Duration),
+						func(q pace.Queue) (time.Duration, int64) { return c.reserved - q.Wait, 1 }); err != nil {
 						w.Fatal(err)
 					}
 				}

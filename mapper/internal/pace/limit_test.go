@@ -179,7 +179,7 @@ func TestAnyLimit(t *testing.T) {
 		n := l.Page(size, each, since, q, most)
 		cost := l.Cost(float64(n), float64(n)*each, since)
 		if n < 1 || n > size || cost < 0 || cost > time.Hour {
-			t.Fatalf("%+v, after %v, %v writes for an entity, %+v, a wait of up to %v: %d of %d entities, which take %v",
+			t.Fatalf("%+v, after %v, %v writes for an entity, %+v, a wait of up to %v: %d of %d entities take %v",
 				l, since, each, q, most, n, size, cost)
 		}
 	}
