@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -116,8 +117,11 @@ func (s *Schedule[P]) Name() string { return s.name }
 // JobID returns the ID of the job that a tick at the given time starts. It consists of the
 // schedule's name and the time in UTC, such as "nightly-20261127T030000Z".
 func (s *Schedule[P]) JobID(at time.Time) string {
-	return s.name + "-" + at.UTC().Format("20060102T150405Z")
+	return s.name + "-" + at.UTC().Format(inID)
 }
+
+// inID is the format of a tick's time in the ID of its job.
+const inID = "20060102T150405Z"
 
 // Tick starts a run of the schedule's mapper. If another job prevents the run, Tick does what the
 // [Overlap] says. The argument at is the time when the run was due, in whole seconds, and not the
@@ -482,7 +486,9 @@ func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("mapper: advance schedule %q: %w", s.Name(), err))
 		} else if len(r.Queued) > 0 {
-			waiting, last[s] = append(waiting, s), r.LastStart()
+			waiting = append(waiting, s)
+			// if there was no run, the time is zero
+			last[s], _ = time.Parse(inID, strings.TrimPrefix(r.Run, s.Name()+"-"))
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b AnySchedule) int { return last[a].Compare(last[b]) })

@@ -70,17 +70,6 @@ func (s *Schedule) past() (all []PastTick) {
 	return all
 }
 
-// LastStart returns the latest of the past ticks (planned times of runs) that has started a run, or
-// the zero time.
-func (s *Schedule) LastStart() (last time.Time) {
-	for _, p := range s.past() {
-		if p.Outcome == TickStarted && p.At.After(last) {
-			last = p.At
-		}
-	}
-	return last
-}
-
 // note adds the decision on a tick, the planned time of a run, to the past ticks.
 func (s *Schedule) note(at time.Time, outcome, job string) {
 	all := slices.DeleteFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) })

@@ -96,18 +96,7 @@ func TestPastTicks(t *testing.T) {
 			t.Errorf("tick %d: %+v, known %v", n, past, known)
 		}
 	}
-	if at := s.LastStart(); !at.Equal(rounded.Add((2*mostPast - 1) * time.Hour)) {
-		t.Errorf("the last start is %v", at)
-	}
-	s.Skip(rounded.Add(2*mostPast*time.Hour), "")
-	s.note(rounded, TickStarted, "") // an earlier tick, which was decided later
-	if at := s.LastStart(); !at.Equal(rounded.Add((2*mostPast - 1) * time.Hour)) {
-		t.Errorf("after a skipped tick and an earlier start, the last start is %v", at)
-	}
 	old := &Schedule{Tick: rounded, Outcome: TickSkipped, Run: "a", Past: []byte(`[{"at":5}]`)}
-	if at := old.LastStart(); !at.IsZero() {
-		t.Errorf("the last start of another build is %v", at)
-	}
 	if past, known := old.Became(rounded); !known || past.Outcome != TickSkipped || past.Job != "a" {
 		t.Errorf("the last tick of another build: %+v, %v", past, known)
 	}
