@@ -1,6 +1,7 @@
 package export_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testbucket"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
@@ -83,5 +85,96 @@ func TestSlowBucket(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestLargeFileIsThere loses the answer to the first write of each file. The file is so large that
+// the next attempt fails before all of the file is written, as in Cloud Storage above 16 MiB. The
+// export must take the existing file.
+func TestLargeFileIsThere(t *testing.T) {
+	s := testbucket.New()
+	s.Chunk = 100
+	var mu sync.Mutex
+	lost := make(map[string]bool)
+	s.Hook = func(c *testbucket.Call) error {
+		mu.Lock()
+		defer mu.Unlock()
+		err := c.Effect()
+		if c.Op == "write" && strings.HasSuffix(c.Key, ".jsonl") && !strings.Contains(c.Key, "/_parts/") &&
+			!lost[c.Key] {
+			lost[c.Key] = true
+			return errLost
+		}
+		return err
+	}
+	bucket := s.Open()
+	x := newExport(bucket, &export.Options{Files: 2})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{Folder: folder, StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(lost) != 2 {
+			t.Errorf("the answers for %v were lost, want two files", lost)
+		}
+		checkRecords(t, bucket, m)
+		checkTidy(t, w.Client, bucket, m)
+	})
+}
+
+// TestEachBucketCallFails lets one call of the bucket fail, before or after it takes effect, and
+// each call in its turn. The caller repeats its own calls. The export must succeed, and its files
+// must be as the manifest says.
+func TestEachBucketCallFails(t *testing.T) {
+	testflag.Sequential(t)
+	step := testflag.Size(t, 40, 16, 1)
+	for _, after := range []bool{false, true} {
+		for k, reached := int(testflag.Seed(t)%uint64(step)), true; reached && !t.Failed(); k += step {
+			s, failed := testbucket.New(), ""
+			s.Chunk = k % 2
+			var mu sync.Mutex
+			calls := 0
+			s.Hook = func(c *testbucket.Call) error {
+				mu.Lock()
+				now := calls == k
+				if calls++; now {
+					failed = c.Op + " " + c.Key
+				}
+				mu.Unlock()
+				switch {
+				case !now:
+					return c.Effect()
+				case after:
+					_ = c.Effect()
+				}
+				return errLost
+			}
+			x := newExport(s.Open(), &export.Options{Files: 2})
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+				putOrders(t, w.Client)
+				run, err := startIn(t, w, x, "orders", folder)
+				if err != nil {
+					run, err = startIn(t, w, x, "orders", folder)
+				}
+				var m *export.Manifest
+				if err == nil {
+					if m, err = run.Wait(t.Context()); errors.Is(err, errLost) {
+						m, err = run.Wait(t.Context())
+					}
+				}
+				if err != nil {
+					t.Fatalf("call %d, %s, fails: %v", k, failed, err)
+				}
+				checkFiles(t, s, folder, m)
+				checkTidy(t, w.Client, s.Open(), m)
+			})
+			reached = failed != ""
+		}
 	}
 }

@@ -48,7 +48,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 		return f, err
 	}
 	err = w.Close()
-	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
+	if written.isThere || gcerrors.Code(err) == gcerrors.FailedPrecondition {
 		joined := written
 		written, err = x.readBack(ctx, path)
 		if err == nil && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
@@ -116,15 +116,22 @@ func (x *Export[P]) joinParts(
 	})
 }
 
-// A counter counts and hashes the bytes that are written to it.
+// A counter counts and hashes the bytes that are written to it. If w fails because its file exists
+// already, the counter continues without w. Cloud Storage finds this out after 16 MiB.
 type counter struct {
-	w   io.Writer
-	n   int64
-	sum hash.Hash
+	w       io.Writer
+	isThere bool // whether the file exists already
+	n       int64
+	sum     hash.Hash
 }
 
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
+func (c *counter) Write(p []byte) (n int, err error) {
+	if n = len(p); !c.isThere {
+		n, err = c.w.Write(p)
+		if c.isThere = gcerrors.Code(err) == gcerrors.FailedPrecondition; c.isThere {
+			n, err = len(p), nil
+		}
+	}
 	c.n += int64(n)
 	c.sum.Write(p[:n])
 	return n, err

@@ -83,6 +83,7 @@ func simulate(t *testing.T, seed uint64) {
 	square := func() float64 { return s.rng.Float64() * s.rng.Float64() }
 	s.lost, s.slow, s.stalled, s.hasty = 0.1*square(), 0.2*square(), 0.05*s.rng.Float64(), s.rng.IntN(4)
 	s.clean = s.store.Open()
+	s.store.Chunk = s.rng.IntN(2) * (1 + s.rng.IntN(1000))
 	s.store.Hook, s.store.Lag = s.call, s.lag
 	s.allow, s.period = s.rng.IntN(2) == 0, time.Duration(1+s.rng.IntN(40))*time.Minute
 	options := &export.Options{Format: export.JSONLines, Files: 1 + s.rng.IntN(4), AllowFailures: s.allow}

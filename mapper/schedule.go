@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -115,8 +117,11 @@ func (s *Schedule[P]) Name() string { return s.name }
 // JobID returns the ID of the job that a tick at the given time starts. It consists of the
 // schedule's name and the time in UTC, such as "nightly-20261127T030000Z".
 func (s *Schedule[P]) JobID(at time.Time) string {
-	return s.name + "-" + at.UTC().Format("20060102T150405Z")
+	return s.name + "-" + at.UTC().Format(inID)
 }
+
+// inID is the format of a tick's time in the ID of its job.
+const inID = "20060102T150405Z"
 
 // Tick starts a run of the schedule's mapper. If another job prevents the run, Tick does what the
 // [Overlap] says. The argument at is the time when the run was due, in whole seconds, and not the
@@ -416,8 +421,10 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return nil
 	}
 	var stored storedTick
-	if err := json.Unmarshal(r.Queued, &stored); err != nil {
-		return fail(err)
+	d := json.NewDecoder(bytes.NewReader(r.Queued))
+	d.DisallowUnknownFields() // without such a field, the run could process the wrong entities
+	if err := d.Decode(&stored); err != nil {
+		return fail(fmt.Errorf("perhaps a newer build has stored the waiting tick: %w", err))
 	}
 	t := stored.tick
 	t.At, t.Options, t.waited = t.At.UTC(), stored.Options.current(), true
@@ -467,10 +474,25 @@ func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
-// advance calls [Schedule.Advance] for all of the schedules.
+// advance calls [Schedule.Advance] for the schedules that have a waiting tick. The schedule whose
+// last run is oldest comes first. Otherwise a schedule that always has a waiting tick could prevent
+// the runs of another schedule forever.
 func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var failed []error
+	var waiting []AnySchedule
+	last := make(map[AnySchedule]time.Time)
 	for _, s := range all {
+		r, err := store.Turns{Store: e.store(), Name: s.Name()}.Read(ctx)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("mapper: advance schedule %q: %w", s.Name(), err))
+		} else if len(r.Queued) > 0 {
+			waiting = append(waiting, s)
+			// if there was no run, the time is zero
+			last[s], _ = time.Parse(inID, strings.TrimPrefix(r.Run, s.Name()+"-"))
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b AnySchedule) int { return last[a].Compare(last[b]) })
+	for _, s := range waiting {
 		failed = append(failed, s.Advance(ctx, e))
 	}
 	return errors.Join(failed...)

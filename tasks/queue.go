@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"sync/atomic"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -88,6 +89,10 @@ type Queue struct {
 	url      *url.URL
 	opts     Options
 	verifier *auth.Verifier // checks the tokens of deliveries; nil: every request is accepted
+
+	// ahead is how far the clock of Cloud Tasks is ahead of this process' clock, as a time.Duration.
+	// It is negative if this process' clock is ahead, and 0 if the clocks agree or nothing is known.
+	ahead atomic.Int64
 }
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
@@ -188,7 +193,8 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	req := q.request(ctx, t, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
-	_, err := q.client.CreateTask(ctx, req, gax.WithRetry(func() gax.Retryer {
+	sent := time.Now()
+	task, err := q.client.CreateTask(ctx, req, gax.WithRetry(func() gax.Retryer {
 		return gax.OnCodes(transient, gax.Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second, Multiplier: 2})
 	}))
 	if status.Code(err) == codes.AlreadyExists {
@@ -197,7 +203,22 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	if err != nil {
 		return q.failed("create", req.Task.Name, err)
 	}
+	if created := task.GetCreateTime(); created.IsValid() {
+		q.ahead.Store(int64(ahead(created.AsTime(), sent, time.Now())))
+	}
 	return nil
+}
+
+// ahead returns how far another clock is ahead of this process' clock. The other clock has shown
+// the time at, rounded down to seconds, between the times from and to of this process. Differences
+// of up to ten seconds count as none, and so do differences of more than a day: an emulator may
+// have no clock.
+func ahead(at, from, to time.Time) time.Duration {
+	d := max(0, at.Sub(to)) + min(0, at.Sub(from))
+	if d.Abs() <= 10*time.Second || d.Abs() > 24*time.Hour {
+		return 0
+	}
+	return d
 }
 
 // Parallel is how many calls [Queue.EnqueueAll] makes at once. A gRPC connection usually allows 100

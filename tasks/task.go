@@ -27,7 +27,8 @@ type Task struct {
 	// task to about 1 MiB.
 	Body []byte
 
-	// ScheduleTime is the earliest time of the delivery. The zero time, or a past one, means now.
+	// ScheduleTime is the earliest time of the delivery, by this process' clock. The zero time, or a
+	// past one, means now.
 	ScheduleTime time.Time
 
 	// NewTrace asks the receiver to start a new trace: see [Delivery].NewTrace.
@@ -91,7 +92,7 @@ func (q *Queue) request(ctx context.Context, t Task, now time.Time) *cloudtasksp
 		DispatchDeadline: durationpb.New(q.opts.DispatchDeadline),
 	}
 	if t.ScheduleTime.After(now) {
-		task.ScheduleTime = timestamppb.New(t.ScheduleTime)
+		task.ScheduleTime = timestamppb.New(t.ScheduleTime.Add(time.Duration(q.ahead.Load())))
 	}
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.name, Task: task}
 }

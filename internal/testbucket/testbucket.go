@@ -28,6 +28,10 @@ type Bucket struct {
 	// Lag, if it is not nil, makes listings outdated: a listing shows the content that a blob had
 	// this long ago. So it can miss recent writes.
 	Lag func(key string) time.Duration
+	// Chunk, if it is not 0, is a number of bytes. If a program writes more to a name that must not
+	// exist, and it exists, a call of Write fails. Otherwise Close fails. In Cloud Storage a chunk
+	// has 16 MiB.
+	Chunk int
 
 	mu    sync.Mutex
 	blobs map[string][]version // the versions of each blob, by its name; the oldest comes first
@@ -234,7 +238,15 @@ func (b served) NewRangeReader(ctx context.Context, key string, offset, length i
 
 type writer struct {
 	bytes.Buffer
+	check func() error // called before each call of Write
 	close func(text []byte) error
+}
+
+func (w *writer) Write(text []byte) (int, error) {
+	if err := w.check(); err != nil {
+		return 0, err
+	}
+	return w.Buffer.Write(text)
 }
 
 func (w *writer) Close() error { return w.close(append([]byte{}, w.Bytes()...)) }
@@ -243,7 +255,17 @@ func (b served) NewTypedWriter(ctx context.Context, key, _ string, o *driver.Wri
 	if err := b.do(ctx, "open", key, nil, func() error { return nil }); err != nil {
 		return nil, err
 	}
-	return &writer{close: func(text []byte) error {
+	w := new(writer)
+	w.check = func() error {
+		if b.Chunk > 0 && w.Len() > b.Chunk && o.IfNotExist && b.Get(key) != nil {
+			return ErrIsThere
+		}
+		return nil
+	}
+	w.close = func(text []byte) error {
+		if err := w.check(); err != nil {
+			return err
+		}
 		return b.do(ctx, "write", key, text, func() error {
 			if o.IfNotExist {
 				b.mu.Lock()
@@ -257,7 +279,8 @@ func (b served) NewTypedWriter(ctx context.Context, key, _ string, o *driver.Wri
 			b.Put(key, text)
 			return nil
 		})
-	}}, nil
+	}
+	return w, nil
 }
 
 func (b served) Copy(context.Context, string, string, *driver.CopyOptions) error {

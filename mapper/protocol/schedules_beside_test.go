@@ -705,3 +705,39 @@ func TestWaitingTickOfAnotherMapper(t *testing.T) {
 		w.wantBalances(keys, 2)
 	})
 }
+
+// TestSchedulesTakeTurns calls ticks of three schedules of one mapper, while each run takes longer
+// than the time between ticks. So all three always have a waiting tick. Each must have its turn,
+// even if a schedule has so many ticks that its record no longer has the tick of its last run.
+func TestSchedulesTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(1)})
+		var all []*mapper.Schedule[credit]
+		var registered []mapper.AnySchedule
+		for _, name := range []string{"a", "b", "c"} {
+			s := mapper.NewSchedule(name, steadyCredit, mapper.OverlapQueue)
+			all, registered = append(all, s), append(registered, s)
+		}
+		w.advancing(io.Discard, []mapper.AnyMapper{steadyCredit}, registered...)
+		w.putAccounts(names(1200)) // a run takes two minutes
+		for n := range 1000 {
+			for i, s := range all {
+				if i == 0 || n%20 == i {
+					w.tickOver(s, midnight.Add(time.Duration(n)*time.Second), "Account")
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		runs := make(map[string]int)
+		jobs, _, err := w.engine.JobsPage(t.Context(), nil, "")
+		w.must(err)
+		for _, j := range jobs {
+			name, _, _ := strings.Cut(j.ID, "-")
+			runs[name]++
+		}
+		if len(jobs) < 8 || runs["a"] < 2 || runs["b"] < 2 || runs["c"] < 2 {
+			t.Errorf("the schedules have had %v runs", runs)
+		}
+	})
+}

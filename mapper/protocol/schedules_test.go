@@ -358,13 +358,18 @@ func TestTickOfAFunction(t *testing.T) {
 		})
 }
 
-// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start: one
-// that it can't decode, or one for another engine's queue.
+// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start. Such
+// a tick can't be decoded, has a condition that the engine does not know, or is for another
+// engine's queue.
 func TestWaitingElsewhere(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
 	for what, tick := range map[string]string{
 		"of another build": `{`,
+		"of a newer build, with a condition": `{"at":"2000-01-02T00:00:00Z","query":{"kind":"Leaf","newest":true},` +
+			`"params":"night","options":{}}`,
+		"of a newer build, with a setting": `{"at":"2000-01-02T00:00:00Z","query":{"kind":"Leaf"},"params":"night",` +
+			`"options":{"gently":true}}`,
 		"of another queue": `{"at":"2000-01-02T00:00:00Z","query":{"kind":"Leaf"},"params":"night",` +
 			`"options":{"queue":"elsewhere"}}`,
 	} {

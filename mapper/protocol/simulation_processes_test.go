@@ -520,7 +520,9 @@ func newProcess(f *fleet) *process {
 	if err != nil {
 		panic(err)
 	}
-	client, err := w.emulator.TasksClient(context.Background(), intercept)
+	off := time.Duration((2*f.rng.Float64() - 1) * float64(w.clocks))
+	client, err := w.emulator.TasksClient(context.Background(), intercept,
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(clockOff(off))))
 	if err != nil {
 		panic(err)
 	}

@@ -133,6 +133,7 @@ func simulateRing(t *testing.T, seed uint64) {
 		}
 	}
 	r.others = []string{otherQueue}
+	r.clocks = time.Duration(rng.IntN(2)*rng.IntN(10)) * time.Minute
 	r.fleet = newFleet(r.world, seed, 1+rng.IntN(4), r.mapper)
 	r.fleet.fails.Store(true)
 	r.fleet.zombies = rng.Float64() / 3

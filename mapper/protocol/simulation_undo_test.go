@@ -216,6 +216,9 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	s.await("done")
 	if rng.IntN(2) == 0 {
+		s.wrongClocks("done")
+	}
+	if rng.IntN(2) == 0 {
 		others.Wait()
 	}
 	s.disturb(rng.IntN(40)).Wait()
@@ -234,6 +237,32 @@ func simulateUndo(t *testing.T, seed uint64) {
 		s.undo(undo.ID, s.disturb(rng.IntN(20)))
 	}
 	t.Logf("%d accounts; %d processes died; went wrong: %v", s.n, s.fleet.deaths(), s.faults.Counts())
+}
+
+// wrongClocks changes the start and the end in a job's record by up to ten minutes, as if clocks of
+// processes had been wrong.
+func (s *undoSimulation) wrongClocks(id string) {
+	off := func(t time.Time) time.Time { return t.Add(time.Duration(s.rng.IntN(1201)-600) * time.Second) }
+	s.again("change the record", func() error {
+		_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
+			var all datastore.PropertyList
+			if err := tx.Get(record.JobKey(id), &all); err != nil {
+				return err
+			}
+			for i, p := range all {
+				switch at, _ := p.Value.(time.Time); p.Name {
+				case "created":
+					all[i].Value = off(at)
+				case "ended":
+					s.ended[id] = off(at)
+					all[i].Value = s.ended[id]
+				}
+			}
+			_, err := tx.Put(record.JobKey(id), &all)
+			return err
+		})
+		return err
+	})
 }
 
 // pausedUndo pauses the job, and tries to undo it. The undo must be refused.

@@ -48,6 +48,7 @@ type world struct {
 
 	more   func(*mapper.EngineOptions) // changes the options of the engines; nil: no change
 	others []string                    // names of further queues that the engines have
+	clocks time.Duration               // how much the clock of a fleet's process may differ from the queue's clock
 
 	mu            sync.Mutex // guards ending; when ending is set, no delivery starts any more
 	ending        bool

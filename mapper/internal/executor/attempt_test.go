@@ -223,6 +223,7 @@ func TestStoppedBeforePage(t *testing.T) {
 		{name: "calls", change: func(j *record.Job) { j.Rate = []byte(`{"calls":0.01}`) },
 			before: func(w *testworld.World, d *delivery) {
 				if _, _, err := d.x.Store.ReserveRate(w.Context(), d.job, record.CallClockKey(d.job.Ref()),
+					new(time.Duration),
 					func(q pace.Queue) (time.Duration, int64) { return 100*time.Second - q.Wait, 1 }); err != nil {
 					w.Fatal(err)
 				}
@@ -537,6 +538,7 @@ func TestWaitsCount(t *testing.T) {
 			d := loaded(w, x, j, func(r *record.Range) { r.PageSize = 10 })
 			defer d.planner.Close()
 			if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
+				new(time.Duration),
 				func(q pace.Queue) (time.Duration, int64) { return 20*time.Second - q.Wait, 1 }); err != nil {
 				w.Fatal(err)
 			}

@@ -306,6 +306,7 @@ func TestCollectRefused(t *testing.T) {
 			inPages(t, 15, func(ctx context.Context, a *function.Attempt, _ string, ids []int64) error {
 				if c.other > 0 && refused == 0 {
 					if _, _, err := x.Store.ReserveRate(context.WithoutCancel(ctx), j, record.CallClockKey(j.Ref()),
+						new(time.Duration),
 						func(q pace.Queue) (time.Duration, int64) { return c.other - q.Wait, 1 }); err != nil {
 						return err
 					}

@@ -177,7 +177,7 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 		}
 		if !grant.Of(string(job.Rate)) {
 			grant, err = at.meter.Take(ctx, pace.Request{Rate: string(job.Rate), Cost: cost, Now: time.Now},
-				x.reserve(job, at.clock))
+				x.reserve(job, at))
 			if err != nil {
 				return grant, err
 			}
@@ -203,10 +203,10 @@ func (x *Executor) awaitRate(ctx context.Context, ref record.Ref, at turnstile) 
 
 // reserve returns a function that reserves a part of the job's rate. If it conflicts with another
 // process' reservation, it tries again, so that conflicts do not fail the delivery.
-func (x *Executor) reserve(job *record.Job, clock *datastore.Key) pace.Reserve {
+func (x *Executor) reserve(job *record.Job, at turnstile) pace.Reserve {
 	return func(ctx context.Context, ask pace.Ask) (begin time.Time, q pace.Queue, err error) {
 		for tries := 1; ; tries++ {
-			begin, q, err = x.Store.ReserveRate(ctx, job, clock, ask)
+			begin, q, err = x.Store.ReserveRate(ctx, job, at.clock, &at.meter.Ahead, ask)
 			if !fault.Contended(err) {
 				return begin, q, err
 			}

@@ -176,6 +176,7 @@ func TestTooManyCalls(t *testing.T) {
 						continue
 					}
 					_, _, err := x.Store.ReserveRate(context.WithoutCancel(a), j, record.CallClockKey(j.Ref()),
+						new(time.Duration),
 						func(q pace.Queue) (time.Duration, int64) { return 1000*time.Second - q.Wait, 1 })
 					if err != nil {
 						return err
@@ -413,6 +414,7 @@ func TestCalls(t *testing.T) {
 				}
 				if c.reserved > 0 {
 					if _, _, err := x.Store.ReserveRate(w.Context(), j, record.CallClockKey(j.Ref()),
+						new(time.Duration),
 						func(q pace.Queue) (time.Duration, int64) { return c.reserved - q.Wait, 1 }); err != nil {
 						w.Fatal(err)
 					}

@@ -34,7 +34,7 @@ func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.C
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
-		if part > 0 {
+		if part > 0 && !math.IsInf(rates[i], 1) {
 			longest = max(longest, part/rates[i])
 		}
 	}
@@ -187,11 +187,14 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 	rate := r.at(since)
 	entities, writes := rate.Entities, rate.Writes
 	seconds := min(max(1, 10/entities, 10*RecordWrites/writes), most.Seconds()/(q.Pages+2), (most-q.Wait).Seconds()/2)
-	fit := entities * seconds
+	fit := float64(size)
+	if !math.IsInf(entities, 1) { // infinity times 0 seconds would be NaN
+		fit = min(fit, entities*seconds)
+	}
 	if !math.IsInf(writes, 1) && each > 0 {
 		fit = min(fit, (writes*seconds-RecordWrites)/each)
 	}
-	return int(max(1, min(fit, float64(size))))
+	return int(max(1, fit))
 }
 
 // Validate returns an error if the limit is too low for this number of workers and the queue's

@@ -3,6 +3,7 @@ package pace
 import (
 	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -160,5 +161,26 @@ func TestValidate(t *testing.T) {
 	if err := slow.Validate("R", 1000, 10*time.Minute); err == nil ||
 		!strings.Contains(err.Error(), "at most 400 tasks") || slow.Validate("R", 400, 10*time.Minute) != nil {
 		t.Errorf("%v, want the number of workers that is allowed", err)
+	}
+}
+
+// TestAnyLimit checks pages at extreme rates, whose waits are exactly as long as they may be, or
+// much longer. A page must have between 1 and its largest number of entities, and it must take
+// between 0 and an hour.
+func TestAnyLimit(t *testing.T) {
+	rates := []float64{0, math.SmallestNonzeroFloat64, 0.05, 1, 500, 1e18, math.MaxFloat64}
+	times := []time.Duration{0, 1, time.Second, 20 * time.Second, time.Hour, math.MaxInt64}
+	rng := rand.New(rand.NewPCG(1, 2))
+	rate := func() float64 { return rates[rng.IntN(len(rates))] }
+	for range 50_000 {
+		l := Limit{EntitiesPerSecond: rate(), WritesPerSecond: rate(), Ramp: rng.IntN(2) == 0}
+		size, each, since := 1+rng.IntN(1000), rate(), times[rng.IntN(len(times))]
+		q, most := Queue{times[rng.IntN(len(times))], rate()}, times[1+rng.IntN(3)]
+		n := l.Page(size, each, since, q, most)
+		cost := l.Cost(float64(n), float64(n)*each, since)
+		if n < 1 || n > size || cost < 0 || cost > time.Hour {
+			t.Fatalf("%+v, after %v, %v writes for an entity, %+v, a wait of up to %v: %d of %d entities take %v",
+				l, since, each, q, most, n, size, cost)
+		}
 	}
 }

@@ -21,6 +21,10 @@ type Meter struct {
 	rate string // the rate for which time is reserved, as in the job's record
 	free []part // reserved spans of time that no page has taken, in order
 
+	// Ahead is how far another process' clock is ahead of this process' clock. It may be used only
+	// during a call of [Reserve].
+	Ahead time.Duration
+
 	reserved time.Time // when the process last reserved time; zero: never
 	granted  int64     // number of pages that have taken time since then
 

@@ -165,7 +165,8 @@ func TestFailedCalls(t *testing.T) {
 			ask := func(pace.Queue) (time.Duration, int64) { return time.Second, 1 }
 			return func(ctx context.Context, st Store) error {
 				for range 2 { // with a new clock, then with a stored one
-					if _, _, err := st.ReserveRate(ctx, j, record.RateClockKey(j.Ref()), ask); err != nil {
+					if _, _, err := st.ReserveRate(ctx, j, record.RateClockKey(j.Ref()), new(time.Duration),
+						ask); err != nil {
 						return err
 					}
 				}

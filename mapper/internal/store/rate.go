@@ -21,13 +21,20 @@ import (
 // If the stored clock is for an earlier rate of the job, reservations start again from now. For a
 // job that has ended, ReserveRate makes no new clock, because the job's end has already deleted its
 // clocks.
+//
+// The parameter ahead is how far the clock of the fastest process is known to be ahead of this
+// process' clock. ReserveRate sets it if the record shows that this is more. All processes use the
+// time of the fastest clock. Otherwise the other processes would wait until the time of their own
+// clocks has reached its reservations.
 func (st Store) ReserveRate(
-	ctx context.Context, job *record.Job, key *datastore.Key, ask pace.Ask,
+	ctx context.Context, job *record.Job, key *datastore.Key, ahead *time.Duration, ask pace.Ask,
 ) (begin time.Time, q pace.Queue, err error) {
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
-		now, stored := time.Now(), new(record.RateClock)
+		stored := new(record.RateClock)
+		err := property.IgnoreUndeclared(tx.Get(key, stored))
+		now := time.Now().Add(*ahead) // after the read: otherwise a reservation during the read would look ahead
 		clock := pace.Clock{Until: now, At: now}
-		switch err := property.IgnoreUndeclared(tx.Get(key, stored)); {
+		switch {
 		case errors.Is(err, datastore.ErrNoSuchEntity):
 			if err := mayHaveClock(tx, job.Ref()); err != nil {
 				return err
@@ -36,8 +43,12 @@ func (st Store) ReserveRate(
 			return err
 		case bytes.Equal(stored.Rate, job.Rate):
 			clock = pace.Clock{Until: stored.Until, At: stored.At, Ahead: stored.Ahead}
+			if more := stored.At.Sub(now); more > 0 {
+				*ahead, now = *ahead+more, stored.At
+			}
 		}
 		begin, q = clock.Reserve(now, ask)
+		begin = begin.Add(-*ahead)
 		return Write(tx, datastore.NewUpsert(key, &record.RateClock{Rate: job.Rate,
 			Until: micros(clock.Until), At: micros(clock.At), Ahead: clock.Ahead}))
 	})

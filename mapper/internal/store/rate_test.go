@@ -28,7 +28,7 @@ func TestReserveRate(t *testing.T) {
 		now := time.Now()
 		reserve := func(j *record.Job) (time.Duration, error) {
 			begin, _, err := st.ReserveRate(t.Context(), j, record.RateClockKey(j.Ref()),
-				func(pace.Queue) (time.Duration, int64) { return time.Minute, 1 })
+				new(time.Duration), func(pace.Queue) (time.Duration, int64) { return time.Minute, 1 })
 			return begin.Sub(now), err
 		}
 		for n := range 3 {
@@ -87,6 +87,39 @@ func TestEndDraft(t *testing.T) {
 			if gone := errors.Is(err, datastore.ErrNoSuchEntity); gone != drafted || j.Drafted {
 				t.Errorf("drafted %v: %v, %v", drafted, err, j.Drafted)
 			}
+		}
+	})
+}
+
+// TestRateOfClocks reserves a job's rate in three processes whose clocks differ by minutes. Each
+// reservation has to start within a few seconds of the time at which it would start if the clocks
+// were the same.
+func TestRateOfClocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		st := New(client)
+		j := run(t, st, "j", func(j *record.Job) { j.Rate = []byte(`{"entities":1}`) })
+		// A process whose clock is ahead is one that always knows this difference.
+		clocks := []time.Duration{0, 3 * time.Minute, 10 * time.Minute}
+		start := time.Now()
+		for n := range 60 {
+			i := (n + n/7) % len(clocks)
+			if n > 40 {
+				i = 0 // the processes with the fast clocks have died
+			}
+			begin, _, err := st.ReserveRate(t.Context(), j, record.RateClockKey(j.Ref()), &clocks[i],
+				func(pace.Queue) (time.Duration, int64) { return time.Second, 1 })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if late := begin.Sub(start) - time.Duration(n)*time.Second; late.Abs() > 3*time.Second {
+				t.Errorf("reservation %d, of process %d, starts %v too late", n, i, late)
+			}
+			time.Sleep(time.Second / 2)
 		}
 	})
 }

@@ -22,9 +22,7 @@ import (
 // has restored them for another page of the job. It marks such an entity (again = true), unless
 // a page at or after c wrote what was restored.
 func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
-	p := past{u}
-	p.history = u.undoes
-	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
+	p := u.itself(o)
 	// the pages of the undone job, by the ID of the undo's range that took them back
 	undone := make(map[string][]closer)
 	for _, e := range all {
@@ -68,6 +66,13 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 		}
 	}
 	return nil
+}
+
+// itself returns the past of the undo's own writes.
+func (u undoer) itself(o *outcome) past {
+	u.history = u.undoes
+	u.params.Job, u.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
+	return past{u}
 }
 
 // pagesOf returns the records of the pages of the undone job that a range of the undo has taken

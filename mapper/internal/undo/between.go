@@ -16,7 +16,7 @@ import (
 
 // moments returns the times after a commit at which lookBetween looks at the past.
 func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
-	job, err := u.load(ctx)
+	job, _, err := u.load(ctx)
 	if err != nil {
 		return nil, err
 	}

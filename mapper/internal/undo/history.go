@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // Several pages of a job may write one entity. The entity's state just before the last of these
@@ -56,19 +57,14 @@ const (
 var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: the undo does not search "+
 	"further back", maxWrites)
 
-// skew is the largest difference that is expected between the clocks of a process and of the
-// database.
-const skew = 2 * time.Minute
-
 // A history caches when a job has written, so that its past is read only once. The job is the
 // undone one, or the undo itself.
 type history struct {
 	turn *semaphore.Weighted // guards the fields up to closers
 	job  *record.Job         // the job whose writes these are
-	// when the job's record was first written, by the database's clock; this may be a little too
-	// early; zero: not read yet
+	// when the job's record was created, by the database's clock: the clocks of processes may be
+	// wrong
 	begun   time.Time
-	kept    bool // whether the database still serves the state before the job's writes
 	closers map[time.Time]*closers
 
 	mu       sync.Mutex           // guards restores
@@ -118,71 +114,36 @@ type closer struct {
 	wrote *undolog.Wrote
 }
 
-// load returns the record of the undone job. It reads it from the database once.
-func (u past) load(ctx context.Context) (*record.Job, error) {
+// load returns the record of the job, and when it was created. It reads the record from the
+// database once.
+func (u past) load(ctx context.Context) (job *record.Job, begun time.Time, err error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
-		return nil, err
+		return nil, begun, err
 	}
 	defer h.turn.Release(1)
 	if h.job == nil {
-		job, err := store.New(u.client).LoadJob(ctx, u.undone())
+		reading, results := wire.Reading(ctx)
+		job, err := store.New(u.client).LoadJob(reading, u.undone())
 		if errors.Is(err, record.ErrNoSuchJob) {
-			return nil, fault.Permanent(errGone)
+			return nil, begun, fault.Permanent(errGone)
 		}
 		if err != nil {
-			return nil, err
+			return nil, begun, err
 		}
-		h.job = job
+		created := results.Of(record.JobKey(job.ID)).GetCreateTime()
+		if !created.IsValid() {
+			return nil, begun, fault.Permanent(errNoTime)
+		}
+		h.job, h.begun = job, created.AsTime()
 	}
-	return h.job, nil
+	return h.job, h.begun, nil
 }
 
 // beforeJob reports whether a time is before all commits of the job.
 func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
-	job, err := u.load(ctx)
-	if err != nil {
-		return false, err
-	}
-	if !t.After(job.Created.Add(-skew)) {
-		return true, nil
-	}
-	begun, err := u.begun(ctx, job)
+	_, begun, err := u.load(ctx)
 	return !t.After(begun), err
-}
-
-// begun returns when the job's record was first written. For this, it follows the record of the
-// job's root range back to its first write. If the database no longer serves that past, it returns
-// the job's start time by the clock of the starting process, minus skew.
-func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
-	h := u.history
-	if err := h.turn.Acquire(ctx, 1); err != nil {
-		return time.Time{}, err
-	}
-	defer h.turn.Release(1)
-	if !h.begun.IsZero() {
-		return h.begun, nil
-	}
-	root, at := record.RangeKey(job.Ref(), job.Root()), time.Time{} // zero: now
-	begun := job.Created.Add(-skew)
-	for range maxLooks {
-		stored, err := u.at(ctx, root, at)
-		if fault.IsFatal(err) {
-			break
-		}
-		if err != nil {
-			return begun, err
-		}
-		if stored == nil {
-			if !at.IsZero() {
-				begun, h.kept = at.Add(time.Microsecond), true
-			}
-			break
-		}
-		at = timeOf(stored).Add(-time.Microsecond)
-	}
-	h.begun = begun
-	return begun, nil
 }
 
 func timeOf(e *pb.EntityResult) time.Time { return e.GetUpdateTime().AsTime() }

@@ -62,7 +62,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 		switch {
 		case err != nil:
 			return nil, err
-		case same(e.before, e.now):
+		case first && same(e.before, e.now):
 			e.already = true
 		case !sure && e.now.GetVersion() != c.version && (w.Gone.All || !w.Gone.Has(e.key)):
 			e.why = whyWhich

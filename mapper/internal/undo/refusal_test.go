@@ -61,6 +61,7 @@ func TestPastRefused(t *testing.T) {
 			w.page(0, to{1: 7})
 			committed := time.Now()
 			w.end()
+			w.begin()
 			time.Sleep(c.age - time.Since(committed))
 			w.refuse(c.minutes)
 			_, err := w.run(0)

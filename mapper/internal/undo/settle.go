@@ -2,6 +2,7 @@ package undo
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -12,34 +13,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // settle decides about the entities of the commit c that may have other writes, before or after c:
-// by other pages of the job, or by other clients.
-func settle(ctx context.Context, u past, c commit, all []*entity) error {
+// by other pages of the job, or by other clients. The past u is the undone job's, and itself is the
+// undo's.
+func settle(ctx context.Context, u, itself past, c commit, all []*entity) error {
 	some, first, last, err := unsettled(ctx, u, all)
 	if len(some) == 0 {
 		return err
 	}
-	job, err := u.load(ctx)
-	if err != nil {
-		return err
-	}
-	begun, err := u.begun(ctx, job)
-	if err != nil {
-		return err
-	}
-	s := settlingOf(u, c, job, begun)
-	was, err := u.lookup(ctx, first, s.from)
+	s := settling{past: u, c: c}
+	was, err := s.atStart(ctx, first)
 	if err != nil {
 		return unkept(err, some)
 	}
-	ended := s.until.Before(time.Now().Add(-skew)) // by the clocks of all processes, and of the database
-	then := was
-	if ended {
-		if then, err = u.lookup(ctx, last, s.until); err != nil {
-			return unkept(err, some)
-		}
+	then, err := s.atEnd(ctx, itself, last)
+	if err != nil {
+		return err
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
@@ -50,7 +42,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 			group.Go(func() error { return s.goBack(gctx, e) })
 		case e.shown != nil:
 			group.Go(func() error { return s.lookFurther(gctx, e, e.shown) })
-		case ended:
+		case then != nil:
 			group.Go(func() error { return s.lookFurther(gctx, e, then.Of(e.key)) })
 		default:
 			group.Go(func() error { return s.lookFurther(gctx, e, e.now) })
@@ -79,17 +71,52 @@ func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, firs
 	return some, first, last, nil
 }
 
-// settlingOf returns a settling for the time in which the job may have written. It starts at the
-// job's start, or at the oldest time that the database certainly serves. It ends at the job's end.
-func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
-	s := settling{past: u, c: c, from: begun, until: time.Now()}
-	if !u.history.kept {
-		s.from = s.until.Add(-exactly).Truncate(time.Microsecond)
+// atStart sets the start of the time in which the job may have written, and returns the states of
+// entities at this start. It is the job's start, or the oldest time that the database certainly
+// serves.
+func (s *settling) atStart(ctx context.Context, keys []*datastore.Key) (was *wire.Results, err error) {
+	job, begun, err := s.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.from = begun
+	was, err = s.lookup(ctx, append(slices.Clip(keys), record.JobKey(job.ID)), s.from)
+	if fault.IsFatal(err) {
+		s.from = time.Now().Add(-exactly).Truncate(time.Microsecond)
+		was, err = s.lookup(ctx, keys, s.from)
+	}
+	return was, err
+}
+
+// atEnd sets the end of the time in which the job may have written. It returns the states of
+// entities at this end, or nil if they are not needed or not known.
+//
+// The job's record has the end by the clock of a process, which may be wrong. So atEnd uses this
+// time only if the database's record of the job had the end at that time, some minutes later.
+// Otherwise it takes the time at which the undo was created.
+func (s *settling) atEnd(ctx context.Context, undo past, keys []*datastore.Key) (then *wire.Results, err error) {
+	job, _, err := s.load(ctx)
+	if err != nil || len(keys) == 0 {
+		return nil, err
 	}
 	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
 		s.until = job.Ended.Add(skew)
+		key := record.JobKey(job.ID)
+		then, err = s.lookup(ctx, append(slices.Clip(keys), key), s.until)
+		switch {
+		case err == nil && endedAt(then.Of(key)).Equal(job.Ended):
+			return then, nil
+		case err != nil && !fault.IsFatal(err):
+			return nil, err
+		}
 	}
-	return s
+	_, s.until, err = undo.load(ctx)
+	return nil, err
+}
+
+// endedAt returns the end of a job in its stored record.
+func endedAt(job *pb.EntityResult) time.Time {
+	return job.GetEntity().GetProperties()["ended"].GetTimestampValue().AsTime()
 }
 
 // unkept marks all entities as not restored, if err says that the database no longer serves their
@@ -103,6 +130,10 @@ func unkept(err error, all []*entity) error {
 	}
 	return nil
 }
+
+// skew is the largest difference that is expected between the clocks of a process and of the
+// database. With a larger difference, an undo makes more calls.
+const skew = 2 * time.Minute
 
 // A settling decides to which states the undo restores the entities of one commit. For this, it
 // reads their past states.
@@ -251,9 +282,6 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 		return at, false, nil
 	}
 	from, to, jumped := s.c.at, s.until, false
-	if now := time.Now().Truncate(time.Microsecond); to.After(now) {
-		to = now
-	}
 	if then != nil {
 		to, jumped = timeOf(then), true
 	}
@@ -268,8 +296,6 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 		jumped = !jumped
 		is, err := s.at(ctx, e.key, middle)
 		switch {
-		case fault.IsFatal(err) && time.Since(middle) < skew: // by the database's clock, this time is in the future
-			to = middle
 		case err != nil:
 			return at, false, err
 		case left(is):

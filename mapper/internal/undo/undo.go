@@ -280,7 +280,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err := u.lookAgain(ctx, o, c, all); err != nil {
 		return nil, err
 	}
-	if err := settle(ctx, past{u}, c, all); err != nil {
+	if err := settle(ctx, past{u}, u.itself(o), c, all); err != nil {
 		return nil, err
 	}
 	for _, e := range all {

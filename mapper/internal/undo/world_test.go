@@ -148,6 +148,14 @@ func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
 	})
 }
 
+// restart replaces the record of the job, or of the undo, by a new one, as if it started now.
+func (w *world) restart(job *record.Job) {
+	w.Helper()
+	w.commit(func(tx *datastore.Transaction) error { return tx.Delete(record.JobKey(job.ID)) })
+	job.Created = time.Now()
+	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(job.Insert()); return err })
+}
+
 func (w *world) commit(f func(tx *datastore.Transaction) error) {
 	w.Helper()
 	time.Sleep(time.Second)
@@ -243,8 +251,15 @@ func (w *world) end() {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
 }
 
+// function returns the function of the undo. If the undo has not started, function starts it.
 func (w *world) function() function.Func {
 	w.Helper()
+	if w.undo.Created.IsZero() {
+		tap := w.tap
+		w.taps(nil)
+		w.begin()
+		w.taps(tap)
+	}
 	params, err := json.Marshal(Of(w.job))
 	if err != nil {
 		w.Fatal(err)
@@ -325,8 +340,9 @@ func (w *world) run(n int) (*function.Effect, error) {
 // the root. If parts is empty, the root takes back all pages.
 func (w *world) begin(parts ...[]int) {
 	w.Helper()
-	w.undo.Created, w.undo.Query, w.undo.Params = time.Now(), encoded(w, Records(w.job)), encoded(w, Of(w.job))
-	all := []*datastore.Mutation{w.undo.Update()}
+	w.undo.Query, w.undo.Params = encoded(w, Records(w.job)), encoded(w, Of(w.job))
+	w.restart(w.undo)
+	var all []*datastore.Mutation
 	for i, pages := range parts {
 		r := w.undo.RootRange()
 		if i > 0 {
@@ -341,7 +357,9 @@ func (w *world) begin(parts ...[]int) {
 		w.parts = append(w.parts, r)
 		all = append(all, r.Insert())
 	}
-	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(all...); return err })
+	if len(all) > 0 {
+		w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(all...); return err })
+	}
 }
 
 // records returns the keys of the records of these ranges, sorted. If ranges is empty, it returns
