@@ -86,7 +86,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	ob.splits = counter("scattermap.splits", "{range}", "Ranges cut off for other tasks, by reason.")
 	ob.pageTime = seconds("scattermap.page.duration", "Time from reading a page to its commit.", 0.005,
 		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	ob.queueWait = seconds("scattermap.queue.wait", "Time between the due time of a range's task and its first delivery.",
+	ob.queueWait = seconds("scattermap.queue.wait",
+		"Time between the due time of a range's task and its first delivery.",
 		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
 	ob.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
