@@ -119,6 +119,8 @@ func TestRefused(t *testing.T) {
 	kind := []*datastorepb.KindExpression{{Name: "K"}}
 	masked := upsert(pathKey("K", "a"), 1)
 	masked.PropertyMask = &datastorepb.PropertyMask{Paths: []string{`a\x`}}
+	maskedUpdate := &datastorepb.Mutation{PropertyMask: masked.PropertyMask,
+		Operation: &datastorepb.Mutation_Update{Update: &datastorepb.Entity{Key: pathKey("K", "none")}}}
 	for name, c := range map[string]struct {
 		call func() error
 		code codes.Code
@@ -136,6 +138,7 @@ func TestRefused(t *testing.T) {
 		"empty mutation": {commit(&datastorepb.Mutation{}), codes.InvalidArgument},
 		"twice":          {commit(upsert(pathKey("K", "a"), 1), upsert(pathKey("K", "a"), 2)), codes.InvalidArgument},
 		"bad mask":       {commit(masked), codes.InvalidArgument},
+		"bad mask of an entity that does not exist": {commit(maskedUpdate), codes.InvalidArgument},
 		"no query": {func() error {
 			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
 			return err
