@@ -2,10 +2,10 @@
 // It needs no installation and no account, and starts in milliseconds.
 //
 // An [Emulator] has one Datastore and one Cloud Tasks. Both speak their real protocols, gRPC and
-// REST, so the official client libraries take the same path as in production. [Emulator.DatastoreClient] and
-// [Emulator.TasksClient] make clients that are connected in memory. [Options] can open ports for
-// other processes. [Emulator.Reset] empties the emulator between two tests. Both services count
-// what Google would bill ([Usage]).
+// REST, so the official client libraries take the same path as in production.
+// [Emulator.DatastoreClient] and [Emulator.TasksClient] make clients that are connected in memory.
+// [Options] can open ports for other processes. [Emulator.Reset] empties the emulator between two
+// tests. Both services count what Google would bill ([Usage]).
 //
 //	e := emulator.ForTest(t, nil)
 //	client, err := e.DatastoreClient(t.Context(), "my-project")

@@ -257,7 +257,8 @@ type restServer struct {
 	conn *grpc.ClientConn // the connection to the service
 }
 
-// serveREST serves the REST API of a service, if the service has a port.
+// serveREST serves the REST API of a service, if the service has a port. It refuses what a browser
+// sends from another site: a page there could empty the service, or make it send tasks.
 func (e *Emulator) serveREST(s *service, handler func(*grpc.ClientConn) http.Handler) error {
 	if s.other == nil {
 		return nil
@@ -268,8 +269,9 @@ func (e *Emulator) serveREST(s *service, handler func(*grpc.ClientConn) http.Han
 	if err != nil {
 		return err
 	}
+	same := http.NewCrossOriginProtection()
 	r := &restServer{conn: conn,
-		http: &http.Server{Handler: handler(conn), ReadHeaderTimeout: 10 * time.Second}}
+		http: &http.Server{Handler: same.Handler(handler(conn)), ReadHeaderTimeout: 10 * time.Second}}
 	e.rest = append(e.rest, r)
 	go r.http.Serve(s.other)
 	return nil

@@ -119,6 +119,8 @@ func TestRefused(t *testing.T) {
 	kind := []*datastorepb.KindExpression{{Name: "K"}}
 	masked := upsert(pathKey("K", "a"), 1)
 	masked.PropertyMask = &datastorepb.PropertyMask{Paths: []string{`a\x`}}
+	maskedUpdate := &datastorepb.Mutation{PropertyMask: masked.PropertyMask,
+		Operation: &datastorepb.Mutation_Update{Update: &datastorepb.Entity{Key: pathKey("K", "none")}}}
 	for name, c := range map[string]struct {
 		call func() error
 		code codes.Code
@@ -136,6 +138,7 @@ func TestRefused(t *testing.T) {
 		"empty mutation": {commit(&datastorepb.Mutation{}), codes.InvalidArgument},
 		"twice":          {commit(upsert(pathKey("K", "a"), 1), upsert(pathKey("K", "a"), 2)), codes.InvalidArgument},
 		"bad mask":       {commit(masked), codes.InvalidArgument},
+		"bad mask of an entity that does not exist": {commit(maskedUpdate), codes.InvalidArgument},
 		"no query": {func() error {
 			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
 			return err
@@ -166,6 +169,62 @@ func TestRefused(t *testing.T) {
 	} {
 		if err := c.call(); status.Code(err) != c.code {
 			t.Errorf("%s: %v, want %v", name, err, c.code)
+		}
+	}
+}
+
+// TestNothingRead checks that a query which returns nothing, because of its limit, conflicts with no
+// write.
+func TestNothingRead(t *testing.T) {
+	client, _ := raw(t)
+	n := int64(0) // each commit changes its entity
+	commit := func(req *datastorepb.CommitRequest, name string) error {
+		n++
+		req.ProjectId, req.Mutations = "p", []*datastorepb.Mutation{upsert(pathKey("K", name), n)}
+		_, err := client.Commit(t.Context(), req)
+		return err
+	}
+	query := func(limit int32, start []byte) *datastorepb.Query {
+		return &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: "K"}}, Limit: wrapperspb.Int32(limit),
+			StartCursor: start}
+	}
+	alone := &datastorepb.CommitRequest{Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL}
+	for _, name := range []string{"a", "b"} {
+		if err := commit(alone, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(q *datastorepb.Query, o *datastorepb.ReadOptions) *datastorepb.RunQueryResponse {
+		resp, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p", ReadOptions: o,
+			QueryType: &datastorepb.RunQueryRequest_Query{Query: q}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	after := run(query(1, nil), nil).Batch.EndCursor
+	inNew := &datastorepb.ReadOptions{ConsistencyType: &datastorepb.ReadOptions_NewTransaction{}}
+	for name, read := range map[string]func() []byte{
+		"limit 0":                func() []byte { return run(query(0, nil), inNew).Transaction },
+		"limit 0 after a cursor": func() []byte { return run(query(0, after), inNew).Transaction },
+		"a count up to 0": func() []byte {
+			count := &datastorepb.GqlQuery{QueryString: "AGGREGATE COUNT_UP_TO(0) OVER (SELECT * FROM K)",
+				AllowLiterals: true}
+			resp, err := client.RunAggregationQuery(t.Context(), &datastorepb.RunAggregationQueryRequest{ProjectId: "p",
+				ReadOptions: inNew, QueryType: &datastorepb.RunAggregationQueryRequest_GqlQuery{GqlQuery: count}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.Transaction
+		},
+	} {
+		tx := &datastorepb.CommitRequest{
+			TransactionSelector: &datastorepb.CommitRequest_Transaction{Transaction: read()}}
+		if err := commit(alone, "b"); err != nil {
+			t.Fatal(err)
+		}
+		if err := commit(tx, "c"); err != nil {
+			t.Errorf("%s: %v, want no conflict", name, err)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/googleapis/gax-go/v2/apierror"
 	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
@@ -112,7 +111,12 @@ func TestRESTParameters(t *testing.T) {
 		}
 	}
 	r.want("PATCH", queue+"?updateMask=rateLimits.nothing", "{}", 400)
-	if answer := r.want("POST", queue+":getIamPolicy", "{}", 501); fmt.Sprint(answer) == "" {
-		t.Errorf("policies: %v, want %v", answer, codes.Unimplemented)
+	if answer := r.want("POST", queue+":getIamPolicy", "{}", 501); answer["error"].(map[string]any)["status"] !=
+		"UNIMPLEMENTED" {
+		t.Errorf("policies: %v", answer)
+	}
+	if answer := r.want("GET", restLocation+"/queues/%ff", "", 400); answer["error"].(map[string]any)["status"] !=
+		"INVALID_ARGUMENT" {
+		t.Errorf("a path that is not UTF-8: %v", answer)
 	}
 }

@@ -3,6 +3,7 @@ package emulator_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -112,6 +114,23 @@ func TestDatastoreREST(t *testing.T) {
 	}
 	if _, answer := post(t, e, "/v1/projects/p:lookup", asJSON, get); strings.Contains(answer, "found") {
 		t.Errorf("after the reset: %s", answer)
+	}
+}
+
+// TestRESTErrors checks the names of errors in JSON, which google.rpc.Code defines.
+func TestRESTErrors(t *testing.T) {
+	var failure codes.Code
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0",
+		Interceptor: func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			return nil, status.Error(failure, "a failure")
+		}})
+	for code, want := range map[codes.Code]string{
+		codes.Canceled: "CANCELLED", codes.DeadlineExceeded: "DEADLINE_EXCEEDED", codes.DataLoss: "DATA_LOSS",
+	} {
+		failure = code
+		if _, answer := post(t, e, "/v1/projects/p:lookup", asJSON, "{}"); !strings.Contains(answer, `"`+want+`"`) {
+			t.Errorf("%v: %s, want %s", code, answer, want)
+		}
 	}
 }
 

@@ -262,6 +262,9 @@ func TestStoredTask(t *testing.T) {
 			_, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/" + name})
 			refusal{codes.NotFound, want}.check(t, name, err)
 		}
+		time.Sleep(24 * time.Hour) // the name is free again
+		_, err = client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"})
+		refusal{codes.NotFound, "Requested entity"}.check(t, "after a day", err)
 	})
 }
 

@@ -47,7 +47,7 @@ func (db *database) aggregate(
 		return true
 	})
 	if stopped {
-		seen.to = last
+		seen.stop(last)
 	}
 	properties := make(map[string]*pb.Value)
 	for _, t := range tallies {

@@ -125,8 +125,8 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-// check checks the parts of mutations that do not depend on stored entities. The parameter tx is nil
-// if the commit is not transactional. The caller has locked the database.
+// check checks the parts of mutations that do not depend on stored entities. The parameter tx is
+// nil if the commit is not transactional. The caller has locked the database.
 func (db *database) check(tx *transaction, mutations []*pb.Mutation, now time.Time) (*draftSet, []mutation, error) {
 	if tx != nil && tx.readOnly && len(mutations) > 0 {
 		return nil, nil, model.Invalid("a read-only transaction can't write")

@@ -87,6 +87,9 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	if len(m.PropertyTransforms) > 0 && c.operation == "delete" {
 		return c, model.Invalid("property transforms are not for delete")
 	}
+	if err := entity.CheckMask(m.PropertyMask); err != nil && c.operation != "delete" {
+		return c, err
+	}
 	if err := checkStrategies(m, c.operation); err != nil {
 		return c, err
 	}

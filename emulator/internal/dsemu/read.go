@@ -208,7 +208,7 @@ func (db *database) runQuery(
 		batch.EndCursor = q.Cursor(last)
 	}
 	if stopped {
-		seen.to = last.SortKey
+		seen.stop(last.SortKey)
 	}
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }

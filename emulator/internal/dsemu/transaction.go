@@ -1,6 +1,7 @@
 package dsemu
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -231,6 +232,11 @@ func (db *database) checkEarly(tx *transaction) {
 			db.mu.Pause()
 		}
 	}
+}
+
+// stop records the sort key of the last result that was read; "" if none was read.
+func (s *scanned) stop(last string) {
+	s.to = cmp.Or(last, "\x00") // this is below all sort keys
 }
 
 // covers reports whether the entity of a key is of the query's namespace and kind.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -114,7 +115,7 @@ func (f format) fail(w http.ResponseWriter, s *status.Status) {
 		return
 	}
 	body, err := json.Marshal(map[string]any{"error": map[string]any{
-		"code": code, "message": s.Message(), "status": codeName(s.Code()),
+		"code": code, "message": s.Message(), "status": rpccode.Code(s.Code()).String(),
 	}})
 	if err != nil {
 		body = []byte("{}")
@@ -135,16 +136,4 @@ func httpStatus(c codes.Code) int {
 		return s
 	}
 	return http.StatusInternalServerError
-}
-
-// codeName returns the name of a code in Google's JSON, such as NOT_FOUND.
-func codeName(c codes.Code) string {
-	var b strings.Builder
-	for i, r := range c.String() {
-		if i > 0 && r >= 'A' && r <= 'Z' {
-			b.WriteByte('_')
-		}
-		b.WriteRune(r)
-	}
-	return strings.ToUpper(b.String())
 }

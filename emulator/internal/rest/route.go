@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/grpc"
@@ -96,6 +97,9 @@ type call struct {
 }
 
 func newCall(all []route, r *http.Request, path string, f format) (*call, error) {
+	if !utf8.ValidString(path) {
+		return nil, status.Errorf(codes.InvalidArgument, "the path %.200q is not UTF-8", path)
+	}
 	for _, way := range all {
 		values := way.path.FindStringSubmatch(path)
 		if way.verb != r.Method || values == nil {

@@ -114,6 +114,7 @@ func (q *queue) find(name string, now time.Time) *task {
 
 // missing returns the error for a name that no task has. The caller has locked the queue.
 func (q *queue) missing(name string) error {
+	q.forget(time.Now())
 	if _, existed := q.tombstones[name]; existed {
 		return status.Errorf(codes.NotFound, "The task no longer exists, though a task with this name existed "+
 			"recently. The task either successfully completed or was deleted: %s", name)
