@@ -45,10 +45,11 @@ type EraseOptions struct {
 // EraseParams are the parameters of [Erase].
 type EraseParams struct {
 	// Property and Value name a tenant: all entities that have the value in the property, alone or
-	// in an array. If both are absent, the job erases a namespace. A dot in the property's name leads into embedded entities. Values have types:
-	// "7", 7 and 7.0 are three different values. If no entity has the value, the job succeeds, and
-	// its certificate says that it deleted 0 entities: so rehearse it first (StartOptions.DryRun).
-	// The counter "erase/with property" has the entities that have the property, with any value.
+	// in an array. If both are absent, the job erases a namespace. A dot in the property's name
+	// leads into embedded entities. Values have types: "7", 7 and 7.0 are three different values.
+	// If no entity has the value, the job succeeds, and its certificate says that it deleted 0
+	// entities: so rehearse it first (StartOptions.DryRun). The counter "erase/with property" has
+	// the entities that have the property, with any value.
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
