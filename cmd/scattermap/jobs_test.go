@@ -335,6 +335,7 @@ func TestNoService(t *testing.T) {
 		"start m --kind K --rate 1/s":       `"1/s" for "--rate" flag: it has to be a number (scatt`,
 		"start m --kind K --page-size 1.5":  `"1.5" for "--page-size" flag: it has to be a whole number (scatt`,
 		"rate j 5 --writes many":            `"many" for "--writes" flag: it has to be a number (scatt`,
+		"rate j 5 --writes 1e400":           `"1e400" for "--writes" flag: it is out of range (scatt`,
 		"status j":                          "describe",
 		"list":                              "jobs",
 		"cancel j":                          "abort",
