@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -178,6 +180,28 @@ func TestUnkept(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOldPastOfSlowClock undoes a page of a job that has run for hours, in a process whose clock is ten
+// minutes slow. So the database's past ends later than the process expects.
+func TestOldPastOfSlowClock(t *testing.T) {
+	inWorld(t, 2, nil, func(w *world) {
+		time.Sleep(2 * time.Hour)
+		w.page(1, to{99: 8})
+		w.begin()
+		const off = 10 * time.Minute
+		w.taps(func(req, resp any, pass func() error) error {
+			if at := readTime(req); !at.IsZero() && time.Since(at) > time.Hour-off {
+				return status.Error(codes.InvalidArgument, "the past is not kept")
+			}
+			err := pass()
+			if found, ok := resp.(*pb.LookupResponse); ok && err == nil {
+				found.ReadTime = timestamppb.New(found.ReadTime.AsTime().Add(off))
+			}
+			return err
+		})
+		w.wantUndo(1, "99 deleted")
+	})
 }
 
 // TestClocks undoes a page in each story, after processes whose clocks are wrong have recorded the
