@@ -85,7 +85,7 @@ func TestDecode(t *testing.T) {
 		`{"any": {"a": [{"b": 1, "\u0062": 2}]}}`:   `"any.a[0].b" comes twice`,
 		`{"raw": {"a": 1, "a": 2}}`:                 `"raw.a" comes twice`,
 		`{"nam": 1}`:                                `unknown field "nam": have "name", "Float", "any", "map"`,
-		`{"Embedded": 1}`:                           `"ksi", "key", "bytes", "wait", "small", "own", "short", "none", "deep"`,
+		`{"Embedded": 1}`:                           `"bytes", "wait", "small", "own", "short", "none", "deep"`,
 		`{"inner": {"m": 1}}`:                       `unknown field "inner.m": have "n", "at"`,
 		`{"inners": [{}, {"m": 1}]}`:                `unknown field "inners[1].m": have "n", "at"`,
 		`{"ptr": {"N ": 1}}`:                        `unknown field "ptr.N ": have "n", "at"`,
