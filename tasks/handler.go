@@ -39,8 +39,8 @@ type Delivery struct {
 	// RetryCount is how many attempts were made before this one, from a header.
 	RetryCount int
 
-	// ScheduleTime is the time for which the task was scheduled, from a header. It is zero if it is
-	// not known.
+	// ScheduleTime is the time for which the task was scheduled, from a header, by this process'
+	// clock. It is zero if it is not known.
 	ScheduleTime time.Time
 
 	// NewTrace says that [Task].NewTrace was set: start a new trace, with a link to the span that
@@ -183,7 +183,8 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // 0 if the header is absent or invalid
 	return Delivery{
 		TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), RetryCount: max(retries, 0), Body: body,
-		ScheduleTime: dueOf(r.Header.Get("X-CloudTasks-TaskETA")), NewTrace: r.Header.Get(newTraceHeader) != "",
+		ScheduleTime: q.local(dueOf(r.Header.Get("X-CloudTasks-TaskETA"))),
+		NewTrace:     r.Header.Get(newTraceHeader) != "",
 	}, nil
 }
 

@@ -13,7 +13,7 @@ import (
 // A TaskInfo is the state of a task, as Cloud Tasks reports it: see [Queue.Lookup].
 type TaskInfo struct {
 	URL          string     // the URL to which the task is delivered
-	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way
+	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way, by this process' clock
 	Attempts     int        // the number of attempts started so far
 	Ended        bool       // whether the last attempt has ended, with Code and Message
 	Code         codes.Code // result of the last attempt; OK until one has failed
@@ -47,7 +47,7 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(),
 		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
 	return &TaskInfo{
-		URL: made.GetUrl(), ScheduleTime: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
+		URL: made.GetUrl(), ScheduleTime: q.local(t.GetScheduleTime().AsTime()), Attempts: int(t.GetDispatchCount()),
 		// An attempt that still runs has no response time, and its status means nothing. An attempt
 		// that ended without an answer may lack a response time, too. In that case the task is
 		// scheduled for a later time than that attempt.

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/tasks"
@@ -63,6 +66,43 @@ func TestLook(t *testing.T) {
 			t.Errorf("a queue that runs is paused: %v, %v", paused, err)
 		}
 	})
+}
+
+// TestScheduleTime enqueues a task from a process whose clock differs from the queue's clock. The
+// process must read the task's time in the queue, and at its delivery, as it was given.
+func TestScheduleTime(t *testing.T) {
+	for _, off := range []time.Duration{-10 * time.Minute, 0, 10 * time.Minute} {
+		var delivered atomic.Pointer[time.Time]
+		run := func(_ context.Context, d tasks.Delivery) error {
+			delivered.Store(&d.ScheduleTime)
+			return nil
+		}
+		inBubble(t, emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (any, error) {
+			answer, err := handler(ctx, req)
+			if task, ok := answer.(*cloudtaskspb.Task); ok { // the queue's clock is ahead by off
+				task = proto.CloneOf(task)
+				task.CreateTime = timestamppb.New(task.CreateTime.AsTime().Add(off))
+				answer = task
+			}
+			return answer, err
+		}}, run, func(t *testing.T, q *tasks.Queue) {
+			at := time.Now().Add(time.Hour)
+			for _, task := range []tasks.Task{{ID: "first"}, {ID: "abc", ScheduleTime: at}} {
+				if err := q.Enqueue(t.Context(), task); err != nil {
+					t.Fatal(err)
+				}
+			}
+			near := func(d time.Duration) bool { return d.Abs() <= time.Second }
+			if s, err := q.Lookup(t.Context(), tasks.Task{ID: "abc"}); err != nil || !near(s.ScheduleTime.Sub(at)) {
+				t.Errorf("%v: in the queue it is due %v late, %v", off, s.ScheduleTime.Sub(at), err)
+			}
+			time.Sleep(2 * time.Hour)
+			if due := *delivered.Load(); !near(due.Sub(at)) {
+				t.Errorf("%v: it is delivered %v late", off, due.Sub(at))
+			}
+		})
+	}
 }
 
 // TestElsewhere looks up one task through several queues of the same name, some with another URL,

@@ -221,6 +221,14 @@ func ahead(at, from, to time.Time) time.Duration {
 	return d
 }
 
+// local returns a time of Cloud Tasks' clock by this process' clock. A zero time stays zero.
+func (q *Queue) local(at time.Time) time.Time {
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(-time.Duration(q.ahead.Load()))
+}
+
 // Parallel is how many calls [Queue.EnqueueAll] makes at once. A gRPC connection usually allows 100
 // calls at once, so half of them remain for other calls.
 const Parallel = 50

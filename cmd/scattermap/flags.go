@@ -128,12 +128,14 @@ func (g *given) Set(text string) error {
 	case g.set && !g.twice:
 		return errors.New("the flag is given twice")
 	}
-	if err := g.Value.Set(text); errors.As(err, new(*strconv.NumError)) {
-		if g.Type() == "float64" {
-			return errors.New("it has to be a number")
-		}
+	switch err := g.Value.Set(text); {
+	case errors.Is(err, strconv.ErrRange):
+		return errors.New("it is out of range")
+	case errors.Is(err, strconv.ErrSyntax) && g.Type() == "float64":
+		return errors.New("it has to be a number")
+	case errors.Is(err, strconv.ErrSyntax):
 		return errors.New("it has to be a whole number")
-	} else if err != nil {
+	case err != nil:
 		return err
 	}
 	g.set = true

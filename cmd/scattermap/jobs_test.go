@@ -335,6 +335,7 @@ func TestNoService(t *testing.T) {
 		"start m --kind K --rate 1/s":       `"1/s" for "--rate" flag: it has to be a number (scatt`,
 		"start m --kind K --page-size 1.5":  `"1.5" for "--page-size" flag: it has to be a whole number (scatt`,
 		"rate j 5 --writes many":            `"many" for "--writes" flag: it has to be a number (scatt`,
+		"rate j 5 --writes 1e400":           `"1e400" for "--writes" flag: it is out of range (scatt`,
 		"status j":                          "describe",
 		"list":                              "jobs",
 		"cancel j":                          "abort",
@@ -375,20 +376,21 @@ func TestNoService(t *testing.T) {
 // TestLostAnswer loses the answer to a start without --id, in several ways. The error names the ID
 // that the command has made: a repeated start with another ID would credit the accounts twice.
 func TestLostAnswer(t *testing.T) {
-	var lose func(w http.ResponseWriter)
-	deaf := false // whether the service answers no status
+	var lose atomic.Pointer[func(http.ResponseWriter)]
+	var deaf atomic.Bool // whether the service answers no status
 	api := newAPI(t, 10, auth.Loopback)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if deaf && r.Method == http.MethodGet {
+		if deaf.Load() && r.Method == http.MethodGet {
 			http.Error(w, "busy", http.StatusServiceUnavailable)
 			return
 		}
-		if lose == nil || r.Method != http.MethodPost {
+		how := lose.Load()
+		if how == nil || r.Method != http.MethodPost {
 			api.ServeHTTP(w, r)
 			return
 		}
 		api.ServeHTTP(httptest.NewRecorder(), r)
-		lose(w)
+		(*how)(w)
 	}))
 	defer server.Close()
 	t.Setenv("SCATTERMAP_SERVICE", server.URL)
@@ -403,7 +405,7 @@ func TestLostAnswer(t *testing.T) {
 		"Cloud Run": func(w http.ResponseWriter) { http.Error(w, "<html>", http.StatusBadGateway) },
 		"service":   func(w http.ResponseWriter) { http.Error(w, `{"error": "oh"}`, http.StatusInternalServerError) },
 	} {
-		lose = how
+		lose.Store(&how)
 		_, errs, code := command(t, "", line...)
 		id := regexp.MustCompile(`--id (add-credit-\S+)`).FindStringSubmatch(errs)
 		if name == "Cloud Run" && !strings.Contains(errs, "no instance of the service") {
@@ -416,7 +418,7 @@ func TestLostAnswer(t *testing.T) {
 		if _, named, _ := command(t, "", append(line, "--id", "mine")...); strings.Contains(named, "--id") {
 			t.Errorf("%s: the caller knows the ID: %s", name, named)
 		}
-		lose = nil
+		lose.Store(nil)
 		if _, errs, code := command(t, "", append(line, "--watch", "--id", id[1])...); code != 0 {
 			t.Errorf("%s: %s", name, errs)
 		}
@@ -425,13 +427,13 @@ func TestLostAnswer(t *testing.T) {
 	if n := strings.Count(out, `"id": "add-credit-`); n != 4 {
 		t.Errorf("%d jobs, want one for each start:\n%s", n, out)
 	}
-	lose = nil
-	deaf = true
+	lose.Store(nil)
+	deaf.Store(true)
 	if _, errs, code := command(t, "", append(line, "--watch")...); code != exitError ||
 		!regexp.MustCompile(`no instance of .*; the job add-credit-\S+ has started`).MatchString(errs) {
 		t.Errorf("the watch failed: %s", errs)
 	}
-	deaf = false
+	deaf.Store(false)
 	if _, errs, _ := command(t, "", append(line, "--page-size", "5000")...); strings.Contains(errs, "--id") {
 		t.Errorf("the start was refused: %s", errs)
 	}

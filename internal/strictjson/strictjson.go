@@ -42,12 +42,7 @@ func DecodeNulls(text []byte, v any) error { return decode(text, v, true) }
 func decode(text []byte, v any, nulls bool) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	switch err := d.Decode(v); {
-	case errors.Is(err, io.EOF):
-		return ErrMissing
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the JSON ends too early")
-	case err != nil:
+	if err := d.Decode(v); err != nil {
 		return plain(text, err, reflect.TypeOf(v).Elem())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
@@ -66,12 +61,17 @@ func Check(text []byte) error {
 // the new error has the value's path in the text. encoding/json would also name embedded structs in
 // the path, and has no path for types that decode themselves.
 func plain(text []byte, err error, t reflect.Type) error {
-	if json.Valid(text) {
+	switch {
+	case json.Valid(text): // so io.EOF would be an error of a type that decodes itself
 		for _, find := range []finder{unfit, unknown} {
 			if found := locate("", text, t, find); found != nil {
 				return found
 			}
 		}
+	case errors.Is(err, io.EOF):
+		return ErrMissing
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON ends too early")
 	}
 	if text, ours := strings.CutPrefix(err.Error(), "json: "); ours {
 		return errors.New(text)

@@ -3,6 +3,7 @@ package strictjson
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -48,6 +49,7 @@ type params struct {
 	Small  uint8           `json:"small"`
 	Hidden int             `json:"-"`
 	Own    *itself         `json:"own"`
+	Short  short           `json:"short"`
 	None   struct{}        `json:"none"`
 	embedded
 }
@@ -59,6 +61,16 @@ func (*itself) UnmarshalJSON(text []byte) error {
 	return Decode(text, new(struct {
 		Inner inner `json:"inner"`
 	}))
+}
+
+// short decodes itself, and finds that its text ends too early.
+type short struct{}
+
+func (*short) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return io.EOF
+	}
+	return io.ErrUnexpectedEOF
 }
 
 func TestDecode(t *testing.T) {
@@ -73,7 +85,7 @@ func TestDecode(t *testing.T) {
 		`{"any": {"a": [{"b": 1, "\u0062": 2}]}}`:   `"any.a[0].b" comes twice`,
 		`{"raw": {"a": 1, "a": 2}}`:                 `"raw.a" comes twice`,
 		`{"nam": 1}`:                                `unknown field "nam": have "name", "Float", "any", "map"`,
-		`{"Embedded": 1}`:                           `"ksi", "key", "bytes", "wait", "small", "own", "none", "deep"`,
+		`{"Embedded": 1}`:                           `"bytes", "wait", "small", "own", "short", "none", "deep"`,
 		`{"inner": {"m": 1}}`:                       `unknown field "inner.m": have "n", "at"`,
 		`{"inners": [{}, {"m": 1}]}`:                `unknown field "inners[1].m": have "n", "at"`,
 		`{"ptr": {"N ": 1}}`:                        `unknown field "ptr.N ": have "n", "at"`,
@@ -120,6 +132,8 @@ func TestDecode(t *testing.T) {
 		`{"bytes": "?"}`:                            `"bytes" is "?", and has to be a string in base64`,
 		`{"key": "abc"}`:                            `"key" is "abc", and has to be a key: the text of Key.Encode`,
 		`{"key": 5}`:                                `"key" is 5, and has to be a key: the text of Key.Encode`,
+		`{"short": ""}`:                             `"short" can't be read: EOF`,
+		`{"short": "a"}`:                            `"short" can't be read: unexpected EOF`,
 		`{"deep": 1}`:                               `"deep" is a number`,
 		`{"quoted": 1}`:                             "quoted",
 		`{"inner": [1]}`:                            `"inner" is an array, and has to be an object`,

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -176,6 +178,36 @@ func TestUnkept(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// TestOldPast undoes a page of a job that has run for hours, in processes with different clocks. The
+// time until which the undo follows the past back has to be the database's.
+func TestOldPast(t *testing.T) {
+	for _, off := range []time.Duration{10 * time.Minute, -40 * time.Second} { // negative: the process' clock is ahead
+		inWorld(t, 3, []int64{51}, func(w *world) {
+			time.Sleep(2 * time.Hour)
+			w.page(0, to{51: gone})
+			time.Sleep(30 * time.Minute)
+			w.page(1, to{51: 8, 99: 8})
+			time.Sleep(29*time.Minute + 20*time.Second)
+			w.begin()
+			w.taps(func(req, resp any, pass func() error) error {
+				if at := readTime(req); !at.IsZero() && time.Since(at) > time.Hour-max(0, off) {
+					return status.Error(codes.InvalidArgument, "the past is not kept")
+				}
+				err := pass()
+				if found, ok := resp.(*pb.LookupResponse); ok && err == nil {
+					found.ReadTime = timestamppb.New(found.ReadTime.AsTime().Add(off))
+				}
+				return err
+			})
+			if off < 0 { // the database's last hour has the deletion
+				w.wantUndo(1, "51 becomes 51", "99 deleted")
+			} else {
+				w.wantUndo(1, "51 deleted", "99 deleted")
+			}
 		})
 	}
 }

@@ -82,8 +82,12 @@ func (s *settling) atStart(ctx context.Context, keys []*datastore.Key) (was *wir
 	s.from = begun
 	was, err = s.lookup(ctx, append(slices.Clip(keys), record.JobKey(job.ID)), s.from)
 	if fault.IsFatal(err) {
-		s.from = time.Now().Add(-exactly).Truncate(time.Microsecond)
-		was, err = s.lookup(ctx, keys, s.from)
+		now, err := s.lookup(ctx, []*datastore.Key{record.JobKey(job.ID)}, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		s.from = now.ReadTime().Add(-exactly).Truncate(time.Microsecond)
+		return s.lookup(ctx, keys, s.from)
 	}
 	return was, err
 }

@@ -170,7 +170,7 @@ var stories = []story{
 	{"put by a page more than an hour after the start", func(w *world) {
 		time.Sleep(2 * time.Hour)
 		w.page(1, to{99: 8})
-	}, 1, "99 deleted", 9},
+	}, 1, "99 deleted", 10},
 	{"deleted by two pages, and restored by the undo of the first", func(w *world) {
 		w.page(0, to{51: gone})
 		w.somebody(to{51: 9})
@@ -227,13 +227,13 @@ var stories = []story{
 		w.page(1, to{1: 7, 2: 7})
 		time.Sleep(2 * time.Hour)
 		w.page(0, to{1: 8, 2: 8})
-	}, 0, "1 stays: " + whyUnkept + "\n2 stays: " + whyUnkept, 10},
+	}, 0, "1 stays: " + whyUnkept + "\n2 stays: " + whyUnkept, 11},
 	{"another page wrote it more than an hour ago, and others have put that back", func(w *world) {
 		w.page(1, to{1: 7})
 		time.Sleep(2 * time.Hour)
 		w.page(0, to{1: 8})
 		w.somebody(to{1: 7})
-	}, 0, "1 stays: " + whyChanged, 19},
+	}, 0, "1 stays: " + whyChanged, 20},
 }
 
 // putBetween lets one page delete an entity, then others put and delete it, and then another page

@@ -119,7 +119,7 @@ func Check(ctx context.Context, client *datastore.Client, job *record.Job) error
 	if err == nil && r.State == record.Done {
 		c := commit{at: stored.UpdateTime.AsTime()}
 		_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, c.before())
-		if fault.IsFatal(err) && time.Since(c.at) > exactly {
+		if fault.IsFatal(err) {
 			_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, c.minute())
 		}
 	}
@@ -228,7 +228,7 @@ func (c commit) unlike(before *wire.Results) bool {
 // before it if the commit is too old.
 func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
 	all, err := u.undoExactly(ctx, o, r, c)
-	if fault.IsFatal(err) && time.Since(c.at) > exactly {
+	if fault.IsFatal(err) {
 		all, err = u.undoByMinute(ctx, o, r, c)
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -222,6 +223,7 @@ func (t *Taken) Answer(resp any) {
 type Results struct {
 	mu  sync.Mutex
 	all map[string]*pb.EntityResult // the results, by key
+	at  time.Time                   // the read time of the last lookup
 }
 
 // Reading returns a context and a new Results. Queries and lookups with this context record the
@@ -240,18 +242,25 @@ func (r *Results) Refused(err error) error { return err }
 // Answer records the entities in an answer of the database. The interceptor calls it for each
 // answer.
 func (r *Results) Answer(resp any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
 		results = resp.GetBatch().GetEntityResults()
 	case *pb.LookupResponse:
-		results = resp.GetFound()
+		results, r.at = resp.GetFound(), resp.GetReadTime().AsTime()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, result := range results {
 		r.all[pbkey.TextOf(result.GetEntity().GetKey())] = result
 	}
+}
+
+// ReadTime returns the time of the last lookup, by the database's clock.
+func (r *Results) ReadTime() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at
 }
 
 // Of returns the entity with this key as it was read, or nil if it was not read.
