@@ -34,10 +34,10 @@
 //	                            verify, clean-up
 //
 // Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
-// also need confirmed=yes. A retry takes cause, or "of" with the cause's hash. Rate takes rate, writes,
-// calls, ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. An
-// undo takes rehearsal=on. The form that starts a job posts its fields to ./start, with do=plan or
-// do=start. A request that a browser sends from another site is refused.
+// also need confirmed=yes. A retry takes cause, or "of" with the cause's hash. Rate takes rate,
+// writes, calls, ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and
+// record=on. An undo takes rehearsal=on. The form that starts a job posts its fields to ./start,
+// with do=plan or do=start. A request that a browser sends from another site is refused.
 //
 // # JSON
 //

@@ -216,7 +216,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 }
 
 // turns returns the colours that a range has during an animation, in their order, and the times of
-// the changes. Each string in all is a frame, with a letter for each range. at is the range's index.
+// the changes. Each string in all is a frame, with a letter for each range. at is the range's
+// index.
 func turns(all []string, at int) (values, times []string) {
 	last := byte(0)
 	for i, frame := range all {

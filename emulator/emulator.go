@@ -79,9 +79,9 @@ type Options struct {
 	Seed uint64
 
 	// DatastoreAddr is the address on which the Datastore listens for other processes, such as
-	// "127.0.0.1:8081", or "127.0.0.1:0" for any free port. It serves gRPC and the REST API, in JSON
-	// and protobuf. Scripts can wait for GET /, and empty it by POST /reset. By default only clients
-	// of this process reach it.
+	// "127.0.0.1:8081", or "127.0.0.1:0" for any free port. It serves gRPC and the REST API, in
+	// JSON and protobuf. Scripts can wait for GET /, and empty it by POST /reset. By default only
+	// clients of this process reach it.
 	DatastoreAddr string
 
 	// TasksAddr is the address on which Cloud Tasks listens, for gRPC and for its REST API in JSON.

@@ -21,8 +21,8 @@ import (
 // Names of blobs beside the files.
 const (
 	// ManifestName is the name of a manifest. The manifest in a run's folder decides whether the
-	// export has succeeded or was discarded. The folder of StartOptions also has a
-	// manifest: a copy of the manifest of the first run that succeeded there.
+	// export has succeeded or was discarded. [StartOptions].Folder also has a manifest: a copy of
+	// the manifest of the first run that succeeded there.
 	ManifestName = "manifest.json"
 	// SuccessName is the name of an empty blob in the folder of a run that has succeeded.
 	SuccessName = "_SUCCESS"

@@ -25,9 +25,9 @@ type size struct {
 
 // FilesFor returns how many files are needed for parts with the given total size. The argument most
 // is the largest size of a file. The argument largestPart is the size of the largest part, and must
-// be at most half of most. All sizes are in bytes. Parts are not split, so files differ in size;
-// the result allows for that. Use FilesFor to number the files of several exports as one set
-// ([StartOptions].Hold).
+// be at most half of the argument most. All sizes are in bytes. Parts are not split, so files
+// differ in size; the result allows for that. Use FilesFor to number the files of several exports
+// as one set ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
 // numberOf returns the number of files. This is n, or if n is 0, about as few files as can hold the

@@ -30,8 +30,8 @@ type PlanOptions struct {
 	WritesPerEntity float64
 
 	// CallsPerEntity is how many calls the function announces per entity ([Entity.AwaitCall]), up
-	// to 10,000. It has no effect unless Rate limits calls: waiting for calls then ends pages early.
-	// Defaults to 1.
+	// to 10,000. It has no effect unless Rate limits calls: waiting for calls then ends pages
+	// early. Defaults to 1.
 	CallsPerEntity float64
 
 	// Params are the parameters of the job as JSON. The plan checks them as a start does, unless

@@ -90,8 +90,9 @@ type Queue struct {
 	opts     Options
 	verifier *auth.Verifier // checks the tokens of deliveries; nil: every request is accepted
 
-	// ahead is how far the clock of Cloud Tasks is ahead of this process' clock, as a time.Duration.
-	// It is negative if this process' clock is ahead, and 0 if the clocks agree or nothing is known.
+	// ahead is how far the clock of Cloud Tasks is ahead of this process' clock, as a
+	// time.Duration. It is negative if this process' clock is ahead, and 0 if the clocks agree or
+	// nothing is known.
 	ahead atomic.Int64
 }
 
@@ -160,7 +161,7 @@ func (f failure) Unwrap() error { return f.error }
 // Queue returns the full name of the queue that the call was about.
 func (f failure) Queue() string { return f.queue }
 
-// failed returns the error of a call that was to get or create what has this name.
+// failed returns the error of a call that gets or creates the queue or task with this name.
 func (q *Queue) failed(what, name string, err error) error {
 	return failure{fmt.Errorf("tasks: %s %s: %w", what, name, err), q.name}
 }

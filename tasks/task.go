@@ -27,8 +27,8 @@ type Task struct {
 	// task to about 1 MiB.
 	Body []byte
 
-	// ScheduleTime is the earliest time of the delivery, by this process' clock. The zero time, or a
-	// past one, means now.
+	// ScheduleTime is the earliest time of the delivery, by this process' clock. The zero time, or
+	// a past one, means now.
 	ScheduleTime time.Time
 
 	// NewTrace asks the receiver to start a new trace: see [Delivery].NewTrace.

@@ -33,8 +33,9 @@ func (b startBody) start(c *cobra.Command, s *service, watch bool, format *outpu
 }
 
 // beginJob posts a body to a path of the jobs API that starts a job. Then it follows the job if
-// watch is set, or else prints its status. The argument made is the job's ID if the command has made
-// it, or else "". The user does not know such an ID, and would start a second job after an error.
+// watch is set, or else prints its status. The argument made is the job's ID if the command has
+// made it, or else "". The user does not know such an ID, and would start a second job after an
+// error.
 func beginJob(c *cobra.Command, s *service, path, made string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {

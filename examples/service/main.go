@@ -10,8 +10,8 @@
 //	SERVICE_URL            the URL at which Cloud Tasks reaches this service
 //	PORT                   the port to listen on
 //
-// To run it on your machine beside "scattermap emulator", replace auth.Claimed by auth.Loopback, and
-// set TASKS_SERVICE_ACCOUNT to any e-mail address.
+// To run it on your machine beside "scattermap emulator", replace auth.Claimed by auth.Loopback,
+// and set TASKS_SERVICE_ACCOUNT to any e-mail address.
 package main
 
 import (

@@ -145,8 +145,8 @@ func unknown(path string, text []byte, t reflect.Type) error {
 	return nil
 }
 
-// has lists the names of a struct's fields, for an error. If there are none, it returns "". It leaves
-// out fields with a tag "old", which has the present name of a renamed field.
+// has lists the names of a struct's fields, for an error. If there are none, it returns "". It
+// leaves out fields with a tag "old", which has the present name of a renamed field.
 func has(t reflect.Type) string {
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {

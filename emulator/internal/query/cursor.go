@@ -76,7 +76,7 @@ func (q *Query) Cursor(r Row) []byte {
 	if orders[0].Descending {
 		c[cursorHead-1] = beforeRow
 	}
-	// rest is what remains of the sort key, and inverted is the same inverted.
+	// rest is what remains of the sort key, and inverted is the whole key with its bytes inverted.
 	rest, inverted := key, ""
 	for _, o := range orders {
 		if !o.Descending {
@@ -139,8 +139,8 @@ func (q *Query) parseCursors(start, end []byte) error {
 	return nil
 }
 
-// parseCursor returns the bound that a cursor is. The rows after the cursor have sort keys that are
-// at least this bound. The bound is empty if there is no cursor, or if it is before all rows.
+// parseCursor returns the bound of the rows after a cursor: their sort keys are at least this
+// bound. It is empty if there is no cursor, or if it is before all rows.
 func (q *Query) parseCursor(name string, c []byte) (bound string, err error) {
 	switch {
 	case len(c) == 0:
@@ -155,15 +155,15 @@ func (q *Query) parseCursor(name string, c []byte) (bound string, err error) {
 	}
 	orders, rest := q.positioned(), string(c[cursorHead:])
 	for _, o := range orders {
-		behind := cut(o, rest)
-		if len(behind) == len(rest) {
+		tail := cut(o, rest)
+		if len(tail) == len(rest) {
 			return "", model.Invalid("the %s is damaged", name)
 		}
-		form := rest[:len(rest)-len(behind)]
+		form := rest[:len(rest)-len(tail)]
 		if kind, _, _ := collate.CutPath(form); o.Property == model.KeyProperty && q.Kind != "" && kind != q.Kind {
 			return "", model.Invalid("the %s is for the kind %.100q, and the query for %.100q", name, kind, q.Kind)
 		}
-		bound, rest = bound+store.Directed(o, form), behind
+		bound, rest = bound+store.Directed(o, form), tail
 	}
 	switch after := (c[cursorHead-1] == afterRow) != orders[0].Descending; {
 	case rest != "":

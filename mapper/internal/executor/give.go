@@ -74,8 +74,8 @@ func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pi
 	return pieces, nil
 }
 
-// nextPageSize returns the page size for the rest of the range. No page should take more than half of
-// the queue's deadline, including the waits for the job's rate of calls.
+// nextPageSize returns the page size for the rest of the range. No page should take more than half
+// of the queue's deadline, including the waits for the job's rate of calls.
 //
 // For a mapper with batches, pages have whole batches, because a call may cost the same for one
 // entity and for many. If the page was shortened to fit its batch into the time, the next page has

@@ -217,8 +217,8 @@ type commit struct {
 // before returns the time just before the commit, to the microsecond.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the commit is only a later change of the page's record: just before it, the
-// record was already done.
+// unlike reports whether the commit is only a later change of the page's record: just before it,
+// the record was already done.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)
