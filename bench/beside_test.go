@@ -97,6 +97,8 @@ var besideRows = []besideRow{
 	{name: "20000 entities, 8 workers", n: 20_000, queue: 8, workers: 8, atOnce: 1, update: true},
 	{name: "100000 entities, 8 workers", n: 100_000, queue: 8, workers: 8, atOnce: 1, update: true},
 	{name: "100000 entities, 32 workers", n: 100_000, queue: 32, workers: 32, atOnce: 1, update: true},
+	{name: "1000000 entities, 8 workers", n: 1_000_000, queue: 8, workers: 8, atOnce: 1, update: true},
+	{name: "1000000 entities, 32 workers", n: 1_000_000, queue: 32, workers: 32, atOnce: 1, update: true},
 }
 
 // BenchmarkBesideLoop compares jobs with simple programs that do the same work without any

@@ -66,7 +66,8 @@ var (
 	})
 )
 
-// concurrent is the number of pages that the job and the loop each process at once.
+// concurrent is the number of pages that the job and the loop each process at once, unless a
+// benchmark sets another.
 const concurrent = 4
 
 // A realWorld runs jobs and loops in real time, with the emulators in another process.
@@ -76,6 +77,7 @@ type realWorld struct {
 	engine *mapper.Engine
 	front  *http.Server
 	keys   []*datastore.Key
+	pages  int // number of pages that the job and the loop each process at once
 	jobs   int
 	atOnce int // the jobs' StartOptions.Concurrency; 0: the mapper's default
 }
@@ -121,6 +123,12 @@ func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 
 func newRealWorld(b *testing.B, n int, more ...mapper.AnyMapper) *realWorld {
 	b.Helper()
+	return newRealWorldOf(b, concurrent, n, more...)
+}
+
+// newRealWorldOf returns a world of n records, whose queue delivers as many tasks at once as pages.
+func newRealWorldOf(b *testing.B, pages, n int, more ...mapper.AnyMapper) *realWorld {
+	b.Helper()
 	must := func(err error) {
 		b.Helper()
 		if err != nil {
@@ -129,7 +137,7 @@ func newRealWorld(b *testing.B, n int, more ...mapper.AnyMapper) *realWorld {
 	}
 	addrs := startServer(b)
 	var err error
-	w := &realWorld{B: b}
+	w := &realWorld{B: b, pages: pages}
 	w.client, err = datastore.NewClient(b.Context(), "bench",
 		option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.ClientInterceptor()))),
 		option.WithTelemetryDisabled())
@@ -141,7 +149,7 @@ func newRealWorld(b *testing.B, n int, more ...mapper.AnyMapper) *realWorld {
 	b.Cleanup(func() { client.Close() })
 	_, err = client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{
-			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: concurrent,
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(pages),
 				MaxDispatchesPerSecond: 500},
 		}})
 	must(err)
@@ -206,8 +214,8 @@ func (w *realWorld) jobOver(m *mapper.Mapper[mapper.NoParams], n int) time.Durat
 func (w *realWorld) loop(put bool) time.Duration {
 	begun := time.Now()
 	group, ctx := errgroup.WithContext(w.Context())
-	for i := range concurrent {
-		part := w.keys[len(w.keys)*i/concurrent : len(w.keys)*(i+1)/concurrent]
+	for i := range w.pages {
+		part := w.keys[len(w.keys)*i/w.pages : len(w.keys)*(i+1)/w.pages]
 		group.Go(func() error {
 			for len(part) > 0 {
 				var records []record
@@ -271,12 +279,19 @@ func measure(run func() time.Duration) usage {
 //	go test ./bench -run '^$' -bench Overhead -benchtime 3x
 func BenchmarkOverhead(b *testing.B) {
 	const n = 1_000_000
-	for name, run := range map[string]struct {
-		job *mapper.Mapper[mapper.NoParams]
-		put bool
-	}{"update": {addOne, true}, "visit": {look, false}} {
-		b.Run(name, func(b *testing.B) {
-			w := newRealWorld(b, n)
+	for _, run := range []struct {
+		name  string
+		job   *mapper.Mapper[mapper.NoParams]
+		put   bool
+		pages int
+	}{
+		{"update", addOne, true, concurrent},
+		{"visit", look, false, concurrent},
+		{"update, 8 pages at once", addOne, true, 8},
+		{"update, 32 pages at once", addOne, true, 32},
+	} {
+		b.Run(run.name, func(b *testing.B) {
+			w := newRealWorldOf(b, run.pages, n)
 			w.job(run.job) // opens all connections before the measurement
 			w.loop(run.put)
 			var job, loop usage
