@@ -216,7 +216,7 @@ func TestStoppedBeforePage(t *testing.T) {
 		{name: "the budget, which can't be read", change: func(j *record.Job) { j.Budget = []byte(`{`) },
 			before: func(*testworld.World, *delivery) {}, wrong: true},
 		{name: "its mark, and the database fails", before: func(w *testworld.World, d *delivery) {
-			d.turn.redelivered = true
+			d.state.redelivered = true
 			failsOnce("Commit")(w, d)
 		}, wrong: true},
 		{name: "its keys, and the database fails", before: failsOnce("RunQuery"), wrong: true},
@@ -356,7 +356,7 @@ func TestSplit(t *testing.T) {
 				}
 				s, err := d.split(w.Context(), p)
 				w.Intercept(nil)
-				if s != c.s || (err != nil) != c.wrong || d.turn.idle != 0 {
+				if s != c.s || (err != nil) != c.wrong || d.state.idle != 0 {
 					w.Errorf("%d, %v", s, err)
 				}
 				time.Sleep(30 * time.Second)
@@ -407,9 +407,9 @@ func TestPostponeFails(t *testing.T) {
 				w.Errorf("new tasks %v", got.at)
 			}
 		})
-		d.record, d.turn.mark = w.Records(d.job)[d.record.ID], "own"
-		if s, err := d.postpone(w.Context()); err != nil || s != superseded || d.turn.mark != "" {
-			w.Errorf("%d, %v, mark %q", s, err, d.turn.mark)
+		d.record, d.state.mark = w.Records(d.job)[d.record.ID], "own"
+		if s, err := d.postpone(w.Context()); err != nil || s != superseded || d.state.mark != "" {
+			w.Errorf("%d, %v, mark %q", s, err, d.state.mark)
 		}
 	})
 }
@@ -478,8 +478,8 @@ func TestNewTraces(t *testing.T) {
 		inWorld(t, 20, function.Update, nil, func(w *testworld.World, x *Executor) {
 			d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Cut, r.Estimate = true, estimate })
 			defer d.planner.Close()
-			if _, _, err := d.plan(w.Context()); err != nil || d.turn.newTraces != (estimate > 0) {
-				w.Errorf("of %d entities: %v, %v", estimate, d.turn.newTraces, err)
+			if _, _, err := d.plan(w.Context()); err != nil || d.state.newTraces != (estimate > 0) {
+				w.Errorf("of %d entities: %v, %v", estimate, d.state.newTraces, err)
 			}
 		})
 	}
@@ -546,7 +546,7 @@ func TestWaitsCount(t *testing.T) {
 				w.Fatalf("%d, %v: %d processed", s, err, d.record.Processed)
 			}
 			d.leave()
-			if next := d.turn.follow.Next; next.PageSize > 150 || next.PageSize < 140 {
+			if next := d.state.follow.Next; next.PageSize > 150 || next.PageSize < 140 {
 				w.Errorf("after a page of 10 entities that took 20 s, the next one may have %d", next.PageSize)
 			}
 		})

@@ -16,13 +16,13 @@ import (
 // enqueueChildren enqueues the tasks of the range's children. It leaves out children whose tasks
 // this delivery has already enqueued, and the child with which the delivery continues.
 func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
-	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
+	r, next, waits := d.record, d.state.follow.Next, d.state.follow.Waits
 	if waits == nil {
 		if waits, err = d.waits(ctx); err != nil {
 			return err
 		}
 	}
-	if d.turn.beaten {
+	if d.state.beaten {
 		if next, err = d.continued(ctx); err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	if err := d.x.Queue.EnqueueAll(ctx, d.children(next, waits)); err != nil {
 		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
 	}
-	d.turn.enqueued = max(d.turn.enqueued, r.Children-r.Recorded)
+	d.state.enqueued = max(d.state.enqueued, r.Children-r.Recorded)
 	return nil
 }
 
@@ -58,15 +58,15 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 // when the tasks of these children are due, by the IDs of their ranges.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
-	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
+	for n := d.state.enqueued; n < r.Children-r.Recorded; n++ {
 		child := &record.Range{Job: r.Job, Incarnation: r.Incarnation, ID: record.RangeID(r.ID, n)}
 		child.NotBefore = waits[child.ID]
 		if next == nil || child.ID != next.ID {
 			task := body.TaskOf(child, d.job)
-			if n-d.turn.enqueued < d.turn.idle {
+			if n-d.state.enqueued < d.state.idle {
 				task = body.TaskForIdle(child, d.job)
 			}
-			task.NewTrace = d.turn.newTraces
+			task.NewTrace = d.state.newTraces
 			all = append(all, task)
 		}
 	}
@@ -109,7 +109,7 @@ func (d *delivery) handOver(ctx context.Context, gone bool, cause error) bool {
 	if !gone {
 		// The delivery of a new task is a first delivery, and would not show that earlier
 		// deliveries may have died.
-		if !draining || d.turn.redelivered || d.record.State != record.Pending {
+		if !draining || d.state.redelivered || d.record.State != record.Pending {
 			return false
 		}
 		s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {

@@ -224,7 +224,7 @@ func TestHandOver(t *testing.T) {
 		{name: "the process drains", cause: gate.ErrDraining, want: true, tasks: 1},
 		{name: "the process drains before a later range", gone: true, cause: gate.ErrDraining, want: true, tasks: 1},
 		{name: "it drains, and may have died before", cause: gate.ErrDraining,
-			before: func(_ *testworld.World, d *delivery) { d.turn.redelivered = true }},
+			before: func(_ *testworld.World, d *delivery) { d.state.redelivered = true }},
 		{name: "it drains, and the range is done", cause: gate.ErrDraining,
 			before: func(_ *testworld.World, d *delivery) { d.record.State = record.Done }},
 		{name: "it drains, and the range has another task", cause: gate.ErrDraining, want: true,
@@ -299,11 +299,11 @@ func TestGoOn(t *testing.T) {
 					got, j := take(w), w.NewJob("j", "m")
 					d := loaded(w, x, j)
 					defer d.planner.Close()
-					if s, err := d.attempt(w.Context()); err != nil || s != ours || d.turn.follow.Next == nil {
+					if s, err := d.attempt(w.Context()); err != nil || s != ours || d.state.follow.Next == nil {
 						w.Fatalf("%d, %v", s, err)
 					}
 					d.leave()
-					next := d.turn.follow.Next
+					next := d.state.follow.Next
 					if _, err := x.Store.UpdateJob(w.Context(), j.Ref(), func(j *record.Job) (bool, error) {
 						if c.change != nil {
 							c.change(w, x, j)
@@ -353,10 +353,10 @@ func TestTakeOver(t *testing.T) {
 		{superseded, theirs, false, false}, {stopped, theirs, false, false}, {ours, theirs, false, false},
 	} {
 		known, found := &record.Range{ID: "known"}, &record.Range{ID: "found", Done: c.done}
-		d := &delivery{record: known, turn: turn{finished: []time.Time{time.Unix(5, 0), mine}}}
+		d := &delivery{record: known, state: currentRange{finished: []time.Time{time.Unix(5, 0), mine}}}
 		d.takeOver(finding{c.standing, found})
-		if (d.record == found) != c.takes || d.turn.beaten != c.beaten {
-			t.Errorf("%+v: takes over %v, beaten %v", c, d.record == found, d.turn.beaten)
+		if (d.record == found) != c.takes || d.state.beaten != c.beaten {
+			t.Errorf("%+v: takes over %v, beaten %v", c, d.record == found, d.state.beaten)
 		}
 	}
 }
@@ -372,7 +372,7 @@ func TestChildren(t *testing.T) {
 		r.Children, r.Retries, r.Recorded = 7, 2, 1
 		due := time.Now().Add(time.Hour).UTC()
 		for _, fresh := range []bool{true, false} {
-			d := &delivery{x: x, job: j, record: r, turn: turn{enqueued: 1, idle: 2, newTraces: fresh}}
+			d := &delivery{x: x, job: j, record: r, state: currentRange{enqueued: 1, idle: 2, newTraces: fresh}}
 			all := d.children(&record.Range{ID: id(3)}, map[string]time.Time{id(5): due})
 			var got []string
 			for _, task := range all {
@@ -410,7 +410,7 @@ func TestWaitsKnown(t *testing.T) {
 			got, j := take(w), w.NewJob("j", "m")
 			d := loaded(w, x, j, func(r *record.Range) { r.Children, r.Retries = 1, 1 })
 			if known {
-				d.turn.follow.Waits = map[string]time.Time{record.RangeID(j.Root(),
+				d.state.follow.Waits = map[string]time.Time{record.RangeID(j.Root(),
 					0): time.Now().Add(10 * time.Second)}
 			}
 			refuse(w, "Lookup", errInjected)

@@ -40,7 +40,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 			}
 			calls = of.Calls
 			if children, follow, err = r.Commit(of, now()); err == nil {
-				d.turn.finished = append(d.turn.finished, r.Done)
+				d.state.finished = append(d.state.finished, r.Done)
 			}
 			return children, err
 		},
@@ -67,7 +67,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 	if err == nil && s == ours {
 		used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
 		d.page.used, d.page.reached = &used, o.Reached
-		d.turn.follow = follow
+		d.state.follow = follow
 		d.announced.Add(-calls)
 		d.tell(ctx, o)
 		written := func(key *datastore.Key) bool { return follow.Next.Contains(keyspace.At(key)) }
@@ -127,17 +127,17 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 		after = observe.Late
 	}
 	d.x.cache.at(d.job.Ref()).pages.Add(1)
-	failed := int64(d.turn.follow.Failed)
+	failed := int64(d.state.follow.Failed)
 	d.x.Observer.Committed(ctx, observe.Page{
 		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: failed,
 		Took:   time.Since(d.page.startedAt),
-		CutOff: map[string]int64{after: d.turn.follow.CutOff, observe.Failed: d.record.Retries + d.record.Recorded},
+		CutOff: map[string]int64{after: d.state.follow.CutOff, observe.Failed: d.record.Retries + d.record.Recorded},
 	})
 	if kinds := o.Kinds(); kinds != "" {
 		d.x.Observer.Failing(ctx, d.job, d.record, d.record.Retries, failed, kinds)
 	}
 	if !d.job.CountersDropped {
-		d.turn.over = d.x.cache.at(d.job.Ref()).noteCounters(o.Counters)
+		d.state.over = d.x.cache.at(d.job.Ref()).noteCounters(o.Counters)
 	}
 }
 

@@ -37,16 +37,16 @@ type delivery struct {
 	place   gate.Place // the delivery's place in the gate; the gate decides which tasks run at the same time
 	// whether a page of this delivery has reserved the cost of reading the next page ahead
 	ahead bool
-	turn  turn
+	state currentRange
 	page  currentPage
 
 	// number of calls of a service that the function has announced, and that no record counts yet
 	announced atomic.Int64
 }
 
-// A turn is the part of a delivery's state that belongs to its current range. It starts anew with
+// A currentRange is the part of a delivery's state that belongs to its current range. It starts anew with
 // the next range.
-type turn struct {
+type currentRange struct {
 	// the delivered task, if it is the range's own; zero if the delivery has continued with this
 	// range
 	queued      tasks.Delivery
@@ -154,7 +154,7 @@ func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 		if err != nil && d.handOver(ctx, d.record.ID != first, err) {
 			return false, nil
 		}
-		if !ended || d.turn.follow.Next == nil {
+		if !ended || d.state.follow.Next == nil {
 			return ended, err
 		}
 		if goesOn, err := d.goOn(ctx); !goesOn { // 6
@@ -187,8 +187,8 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	if err := d.enqueueChildren(ctx); err != nil { // 5
 		return false, err
 	}
-	if d.turn.over {
-		d.turn.over = false
+	if d.state.over {
+		d.state.over = false
 		if _, err := d.fail(ctx, tally.ErrTooMany); err != nil {
 			return false, err
 		}
@@ -205,18 +205,18 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	if d.x.Gate.IsDraining() { // the delivery may still have a place from the last attempt
 		return ours, gate.ErrDraining
 	}
-	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
+	exclusive := !d.state.begun && d.record.Suspected() || d.record.Solo
 	if s, err := d.enter(ctx, exclusive); err != nil || s != ours {
 		return s, err
 	}
-	if !d.turn.begun && (d.turn.redelivered || exclusive) {
+	if !d.state.begun && (d.state.redelivered || exclusive) {
 		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
 			return s, err
 		}
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.RetryCount >= maxRedeliveries {
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.state.queued.RetryCount >= maxRedeliveries {
 			return d.postpone(ctx)
 		}
 	}
@@ -259,7 +259,7 @@ func (d *delivery) processPage(ctx context.Context) (standing, error) {
 // them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
-	d.turn.newTraces = observe.NewTraces(d.job, p.Range.Estimate)
+	d.state.newTraces = observe.NewTraces(d.job, p.Range.Estimate)
 	for p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
@@ -321,7 +321,7 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 	}
 	d.page.ran = time.Since(from)
 	s, err := d.commitPage(ctx, p, o, run)
-	if s == superseded || d.turn.beaten {
+	if s == superseded || d.state.beaten {
 		lose()
 	}
 	return s, err
@@ -353,15 +353,15 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		why = observe.AtStart
 	}
 	d.x.Observer.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
-	d.turn.idle = workers - 1
-	defer func() { d.turn.idle = 0 }()
+	d.state.idle = workers - 1
+	defer func() { d.state.idle = 0 }()
 	return ours, d.enqueueChildren(ctx)
 }
 
 // goOn makes the rest of the range the delivery's current range. It returns false if this delivery
 // must end instead, because the job was stopped or changed, or because the process drains.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
-	next := d.turn.follow.Next
+	next := d.state.follow.Next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
 	if err != nil || job.State != record.Running {
 		return false, err // a Resume of the job will enqueue the rest's task
@@ -370,7 +370,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		return false, nil // a sweep in the job's new queue will enqueue the rest's task
 	}
 	known := d.job
-	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
+	d.job, d.record, d.generation, d.state = job, next, next.Generation, currentRange{}
 	// A Resume, or a change of the job, may not have seen the rest of the range. So the rest gets a
 	// task, as it does when this process drains.
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {

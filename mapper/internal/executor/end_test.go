@@ -30,7 +30,7 @@ func TestEndFails(t *testing.T) {
 		ended, wrong bool
 	}{
 		{name: "nothing", ended: true},
-		{name: "too many counters", method: "Commit", change: func(d *delivery) { d.turn.over = true }, wrong: true},
+		{name: "too many counters", method: "Commit", change: func(d *delivery) { d.state.over = true }, wrong: true},
 		{name: "a failure", method: "RunQuery", change: func(d *delivery) { d.record.Recorded = 1 }, wrong: true},
 		{name: "a failure of its own", method: "RunQuery", change: func(d *delivery) { d.record.Failed = "j" },
 			wrong: true},
@@ -43,7 +43,7 @@ func TestEndFails(t *testing.T) {
 				c.change(d)
 				refuse(w, c.method, errInjected)
 			}
-			if ended, err := d.runRange(w.Context()); ended != c.ended || (err != nil) != c.wrong || d.turn.over {
+			if ended, err := d.runRange(w.Context()); ended != c.ended || (err != nil) != c.wrong || d.state.over {
 				w.Errorf("%s: ended %v, %v", c.name, ended, err)
 			}
 			w.Intercept(nil)

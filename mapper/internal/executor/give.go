@@ -29,7 +29,7 @@ func (d *delivery) leftAfter(
 	}
 	l.Page, l.Task = d.nextPageSize(o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
-	l.Outlook, l.Age, ok = d.x.lookAround(ctx, d.job, p.Range.FairShare, each, l)
+	l.Outlook, l.Age, ok = d.x.remainingWork(ctx, d.job, p.Range.FairShare, each, l)
 	return l, ok
 }
 
@@ -59,8 +59,8 @@ func (d *delivery) cut(ctx context.Context, p planner.Plan, o *page.Results) (pi
 		pieces, err = p.Pieces()
 	} else if l, ok := d.leftAfter(ctx, p, o, o.Reached); ok {
 		if keep, each := l.Keep(); keep < l.Left {
-			if d.turn.idle = 0; l.Waiting(l.Workers) {
-				d.turn.idle = l.Workers - l.Open
+			if d.state.idle = 0; l.Waiting(l.Workers) {
+				d.state.idle = l.Workers - l.Open
 			}
 			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
 		}
@@ -111,16 +111,16 @@ func (d *delivery) mayStart() bool {
 	return time.Since(d.begunAt) < deadline*19/20-longest-pace.WaitWithin(deadline)
 }
 
-// mostLooked is the largest number of open ranges in lookAround's sample.
-const mostLooked = 100
+// mostSampled is the largest number of open ranges in remainingWork's sample.
+const mostSampled = 100
 
-// lookAround returns the cached estimate of the job's remaining work, and its age. each is the
+// remainingWork returns the cached estimate of the job's remaining work, and its age. each is the
 // function's time for an entity, and l the load of the calling task. If the estimate is too old for
-// that load, lookAround refreshes it in the background.
+// that load, remainingWork refreshes it in the background.
 //
 // Before the first read, it estimates that nothing is done, and that each worker has fairShare
 // entities. ok is false if the job's work was never read and fairShare is 0, which means unknown.
-func (x *Executor) lookAround(
+func (x *Executor) remainingWork(
 	ctx context.Context, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {
 	known, now := x.cache.at(job.Ref()), time.Now()
@@ -134,7 +134,7 @@ func (x *Executor) lookAround(
 		go func() {
 			defer known.looking.Store(false)
 			// an error is harmless, because the estimate only becomes older
-			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil {
+			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostSampled))); err == nil {
 				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each, job.PageSize), now})
 			}
 		}()

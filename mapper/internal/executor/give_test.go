@@ -218,7 +218,7 @@ func TestCutByLaw(t *testing.T) {
 			inWorld(t, 200, function.Visit, nil, func(w *testworld.World, x *Executor) {
 				d, p, o := slow(w, x, func(r *record.Range) { r.Exact = false })
 				defer d.planner.Close()
-				o.Ran, d.turn.idle = c.ran, 7
+				o.Ran, d.state.idle = c.ran, 7
 				synctest.Wait()
 				outlook := &outlook{split.Outlook{Open: c.open, Rest: c.rest}, time.Now()}
 				x.cache.at(d.job.Ref()).outlook.Store(outlook)
@@ -227,8 +227,8 @@ func TestCutByLaw(t *testing.T) {
 				pieces, err := d.cut(w.Context(), p, o)
 				w.Intercept(nil)
 				if err != nil || (len(pieces) > 1) != c.cuts || (searches.Load() > 0) != c.cuts ||
-					c.cuts && d.turn.idle != c.idle {
-					w.Errorf("%d pieces, for %d idle workers, by %d queries; %v", len(pieces), d.turn.idle,
+					c.cuts && d.state.idle != c.idle {
+					w.Errorf("%d pieces, for %d idle workers, by %d queries; %v", len(pieces), d.state.idle,
 						searches.Load(), err)
 				}
 			})
@@ -252,7 +252,7 @@ func TestLookAround(t *testing.T) {
 			})
 			look := func(what string, fresh bool, age time.Duration, want int) {
 				w.Helper()
-				o, got, ok := x.lookAround(w.Context(), j, share, time.Millisecond, load)
+				o, got, ok := x.remainingWork(w.Context(), j, share, time.Millisecond, load)
 				if ok != (fresh || share > 0) || got != age || fresh && o.Open != 1 || !fresh && o.Entities != 4*share {
 					w.Errorf("%s: %+v of age %v, known %v", what, o, got, ok)
 				}
@@ -279,12 +279,12 @@ func TestLookAround(t *testing.T) {
 			time.Sleep(time.Minute)
 			refuse(w, "RunQuery", errInjected)
 			time.Sleep(time.Minute)
-			o, age, ok := x.lookAround(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
+			o, age, ok := x.remainingWork(w.Context(), j, share, time.Millisecond, split.Load{Workers: 4})
 			if !ok || age < time.Minute || o.Open != 1 {
 				w.Errorf("%+v of age %v", o, age)
 			}
 			time.Sleep(time.Minute)
-			if _, again, _ := x.lookAround(w.Context(), j, share, time.Millisecond,
+			if _, again, _ := x.remainingWork(w.Context(), j, share, time.Millisecond,
 				split.Load{Workers: 4}); again <= age {
 				w.Errorf("a read that fails makes the age %v, after %v", again, age)
 			}

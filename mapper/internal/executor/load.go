@@ -56,7 +56,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	d = &delivery{
 		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended, planner: p,
-		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
+		state: currentRange{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
 			enqueued: r.Given}, // the start, or a sweep, enqueues the tasks of these children
 	}
 	if d.functions, err = def.Functions(job.Params, p.Query.KeysOnly); err != nil {

@@ -105,9 +105,9 @@ func TestLoad(t *testing.T) {
 					defer d.ended()
 					defer d.planner.Close()
 					checkKnown(w, x, j, r)
-					if d.turn.redelivered != c.again || d.record.Version == 0 || d.job.Version == 0 ||
+					if d.state.redelivered != c.again || d.record.Version == 0 || d.job.Version == 0 ||
 						d.planner.Source.Counts() != j.Masks {
-						w.Errorf("comes again: %v; %+v", d.turn.redelivered, d.record)
+						w.Errorf("comes again: %v; %+v", d.state.redelivered, d.record)
 					}
 				}
 			})

@@ -21,7 +21,7 @@ func (d *delivery) enter(ctx context.Context, exclusive bool) (standing, error) 
 		}
 		waited = d.place.Waited
 	}
-	if waited || d.turn.begun {
+	if waited || d.state.begun {
 		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
 		if err != nil {
 			return ours, err

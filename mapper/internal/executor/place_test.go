@@ -70,7 +70,7 @@ func TestEnter(t *testing.T) {
 				if c.has != none {
 					d.place, _ = x.Gate.Enter(w.Context(), c.has == alone)
 				}
-				if d.turn.begun = c.begun; c.other != none {
+				if d.state.begun = c.begun; c.other != none {
 					other, err := x.Gate.Enter(w.Context(), c.other == alone)
 					if err != nil {
 						w.Fatal(err)

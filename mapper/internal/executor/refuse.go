@@ -35,7 +35,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 		} else {
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		}
-		r.Alive(d.turn.mark)
+		r.Alive(d.state.mark)
 		r.Calm() // the delivery ends normally, so its crash mark is removed
 		return nil, nil
 	})
@@ -47,7 +47,7 @@ func (d *delivery) afterFailure(ctx context.Context, cause error) (standing, err
 	case s != ours:
 		return s, nil
 	}
-	d.turn.mark = "" // the change has removed the mark from the record
+	d.state.mark = "" // the change has removed the mark from the record
 	d.announced.Add(-calls)
 	if last {
 		if over, err := d.fail(ctx, cause); err != nil || over {

@@ -306,7 +306,7 @@ func (c failed) fail(w *testworld.World, x *Executor) {
 		}
 		r.Deaths, r.DeathsCountAt, r.SeenTask, r.SeenTry = []string{"own"}, []time.Time{now()}, "t", 3
 	})
-	d.turn.mark = "own"
+	d.state.mark = "own"
 	d.announced.Store(7)
 	if c.before != nil {
 		c.before(w, d)
@@ -345,8 +345,8 @@ func checkRenewed(w *testworld.World, d *delivery, r *record.Range, known int64)
 	if len(r.Deaths) > 0 || r.SeenTask != "" {
 		w.Errorf("%d deaths, of task %q", len(r.Deaths), r.SeenTask)
 	}
-	if r.Generation != known+1 || r.Begun+d.turn.mark != "" || r.Calls-d.announced.Load() != 7 {
-		w.Errorf("generation %d, mark %q and %q, %d calls and %d", r.Generation, r.Begun, d.turn.mark, r.Calls,
+	if r.Generation != known+1 || r.Begun+d.state.mark != "" || r.Calls-d.announced.Load() != 7 {
+		w.Errorf("generation %d, mark %q and %q, %d calls and %d", r.Generation, r.Begun, d.state.mark, r.Calls,
 			d.announced.Load())
 	}
 }

@@ -52,6 +52,6 @@ func (fencedError) Error() string { return "the range is not as this delivery kn
 func (d *delivery) takeOver(now finding) {
 	if now.standing == done || now.standing == changed {
 		d.record = now.record
-		d.turn.beaten = now.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
+		d.state.beaten = now.standing == done && !slices.ContainsFunc(d.state.finished, d.record.Done.Equal)
 	}
 }

@@ -148,9 +148,9 @@ func TestChildVersions(t *testing.T) {
 			if s, err := d.attempt(w.Context()); s != ours || err != nil {
 				w.Fatal(s, err)
 			}
-			stored := load(w, x, d.job, d.turn.follow.Next, tasks.Delivery{}).record
-			if stored.Version == 0 || d.turn.follow.Next.Version != stored.Version {
-				w.Errorf("version %d, want %d", d.turn.follow.Next.Version, stored.Version)
+			stored := load(w, x, d.job, d.state.follow.Next, tasks.Delivery{}).record
+			if stored.Version == 0 || d.state.follow.Next.Version != stored.Version {
+				w.Errorf("version %d, want %d", d.state.follow.Next.Version, stored.Version)
 			}
 			d.leave()
 		})

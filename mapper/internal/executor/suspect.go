@@ -43,7 +43,7 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	if err != nil || s != ours {
 		return s, err
 	}
-	d.turn.mark = "" // the change has removed the mark from the record
+	d.state.mark = "" // the change has removed the mark from the record
 	if err := d.enqueueAgain(ctx); err != nil {
 		return ours, err
 	}
@@ -55,28 +55,28 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 // the field gate.Place.Alone. exclusive says whether the delivery has an exclusive place in the
 // gate. If it does not match record.Range.Suspected, the result is the standing changed.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
-	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
+	d.state.mark = cmp.Or(d.state.mark, d.x.NewDelivery())
 	now := now()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		switch {
-		case r.Begun == d.turn.mark: // the commit of an earlier attempt took effect, and only its answer was lost
+		case r.Begun == d.state.mark: // the commit of an earlier attempt took effect, and only its answer was lost
 		case r.Suspected() != exclusive:
 			return nil, fencedError{finding{changed, r}}
 		default:
-			m := record.CrashMark{Delivery: d.turn.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
-				Task: d.turn.queued.TaskID, Try: int64(d.turn.queued.RetryCount), Alone: alone}
+			m := record.CrashMark{Delivery: d.state.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
+				Task: d.state.queued.TaskID, Try: int64(d.state.queued.RetryCount), Alone: alone}
 			r.Begin(m, now, d.x.Queue.DispatchDeadline())
 		}
 		return nil, nil
 	})
-	d.turn.begun = err == nil && s == ours
+	d.state.begun = err == nil && s == ours
 	return s, err
 }
 
 // unmark removes this delivery's crash mark ([record.CrashMark]) from the range's record, because
 // the delivery ends normally. It does so even if the delivery was cancelled.
 func (d *delivery) unmark(ctx context.Context) {
-	if d.turn.mark == "" {
+	if d.state.mark == "" {
 		return
 	}
 	cutOff := ctx.Err() != nil
@@ -86,10 +86,10 @@ func (d *delivery) unmark(ctx context.Context) {
 				return false
 			}
 			// The page may have been too large for the deadline, so it is halved.
-			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 {
+			if cutOff && r.Begun == d.state.mark && r.PageLimit() > 1 {
 				r.Narrow(r.Expected())
 			}
-			return r.Alive(d.turn.mark)
+			return r.Alive(d.state.mark)
 		})
 		return err
 	})

@@ -239,11 +239,11 @@ func TestBegin(t *testing.T) {
 				w.Intercept(nil)
 				stored := w.Records(j)[r.ID]
 				if c.mark == "own" {
-					c.mark = d.turn.mark
+					c.mark = d.state.mark
 				}
-				if s != c.s || (err != nil) != c.wrong || d.turn.begun != c.begun || stored.Begun != c.mark ||
-					d.turn.mark == "" {
-					w.Errorf("%d, %v; begun %v, mark %q of %q", s, err, d.turn.begun, stored.Begun, d.turn.mark)
+				if s != c.s || (err != nil) != c.wrong || d.state.begun != c.begun || stored.Begun != c.mark ||
+					d.state.mark == "" {
+					w.Errorf("%d, %v; begun %v, mark %q of %q", s, err, d.state.begun, stored.Begun, d.state.mark)
 				}
 				if c.begun && (stored.Attempts > 1 || len(stored.Deaths) > 0 || stored.Solo) {
 					w.Errorf("one delivery leaves %+v", stored.Suspicion)
@@ -309,7 +309,7 @@ func TestUnmark(t *testing.T) {
 				if c.cutOff {
 					cancel()
 				}
-				d.turn.mark = c.mark
+				d.state.mark = c.mark
 				d.unmark(ctx)
 				w.Intercept(nil)
 				if c.mark == "" && commits > 0 {

@@ -274,6 +274,10 @@ func (p *Planner) Close() {
 
 // readsWhole reports whether the planner reads whole entities, and not only their keys. It does so
 // if entities are known to be small. There are three exceptions:
+//   - The job reads only keys.
+//   - The query has ShardBy. If that property is a list, an entity does not tell for which of its
+//     values it was found.
+//   - The job processes a share of all keys. Most entities would be read without use.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)

@@ -2,23 +2,23 @@ package undo
 
 import pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-// A step is an undo's decision about one entity.
-type step int
+// A decision says what an undo does about one entity.
+type decision int
 
 const (
 	// leave the entity, because the commit did not write it, or it has its state from before the
 	// commit again
-	nothing step = iota
-	undone       // restore the state before the commit: nobody has changed the entity after the commit
+	nothing decision = iota
+	undone           // restore the state before the commit: nobody has changed the entity after the commit
 	// look closer, because another page, this undo or another client has changed the entity since
 	changed
 )
 
-// decide returns the step for an entity that a commit may have written. The argument commit is the
+// decide returns the decision about an entity that a commit may have written. The argument commit is the
 // commit's version. before and now are the entity's states before the commit and now; nil if the
 // entity does not exist. with returns its state just after the commit, and is called only if this
 // state is needed.
-func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) step {
+func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) decision {
 	switch {
 	case now.GetVersion() == commit:
 		return undone

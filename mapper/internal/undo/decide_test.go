@@ -18,7 +18,7 @@ func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name              string
 		before, with, now int64
-		want              step
+		want              decision
 		asked             bool // whether decide must call with
 	}{
 		{"changed", 3, 5, 5, undone, false},
