@@ -27,6 +27,9 @@ const (
 
 // commitPage commits a page. If other clients have changed some of its entities since they were
 // read, commitPage runs the function again on these. run is nil if the function was not called.
+//
+// If the commit took effect but its answer was lost, d.state.follow stays zero. Then each child
+// gets a task, also the rest of the range.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
 	var calls int64
@@ -91,7 +94,8 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	of = record.Outcome{
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
-		Generation: d.job.Generation, NextPage: d.nextPageSize(o), Each: o.Each(), EntitySize: d.planner.EntitySize(),
+		JobGeneration: d.job.Generation, NextPage: d.nextPageSize(o), Each: o.Each(),
+		EntitySize: d.planner.EntitySize(),
 		Processed: o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
 		Yielded: d.page.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],

@@ -24,7 +24,7 @@ type Outcome struct {
 	Failed  []Failure     // the entities in Done on which the function has failed
 	Backoff fault.Backoff // how long to wait before failed entities are retried
 
-	Generation int64 // the job's generation
+	JobGeneration int64 // the job's generation
 	// Space is the kind and namespace of the page's entities. It is nil if the query has only one
 	// of each.
 	Space      *keyspace.Space
@@ -85,7 +85,7 @@ var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is 
 // Commit returns the new children in the order of their indexes. First come pieces that were cut
 // off, then the rest of the range's own piece, entities to retry, and final failures.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
-	r.RefusedIn, r.Pace = o.Generation, o.Each
+	r.RefusedIn, r.Pace = o.JobGeneration, o.Each
 	if o.Space != nil {
 		r.In(*o.Space)
 	}

@@ -194,7 +194,7 @@ func TestCommit(t *testing.T) {
 			if c.change != nil {
 				c.change(r)
 			}
-			c.o.Backoff, c.o.Generation = backoff, 2
+			c.o.Backoff, c.o.JobGeneration = backoff, 2
 			children, f, err := r.Commit(c.o, noon)
 			if !errors.Is(err, c.err) || c.err != nil {
 				if !errors.Is(err, c.err) {
