@@ -59,7 +59,7 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
 		"start even if another job of the mapper runs over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false,
-		"start even if no entity has the kind or a filtered property")
+		"start even if the kind has no entity, or no entity has a property that a filter names")
 }
 
 // check sets the query from the flags. If kind is true, a query without a kind is an error.
@@ -183,8 +183,8 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a `time` "+
-		"of at least 8d, such as 30d, or always; by default as the service sets, else always")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a "+
+		"`duration` of at least 8d, such as 30d, or always; by default the service's setting, or always if it has none")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,

@@ -66,7 +66,7 @@ func TestNormal(t *testing.T) {
 		{"an incomplete start", Query{Kind: "K", Start: datastore.IncompleteKey("K", nil)}, true, "Query.Start"},
 		{"the end of another kind", Query{Kind: "K", End: inSpace("", "L")}, true, "want the query's"},
 		{"the start of another namespace", Query{Kind: "K", Start: inSpace("n", "K")}, true, "want the query's"},
-		{"keys and values", Query{Kind: "K", Start: id(1), ShardBy: "a"}, true, "bound that by Query.Filters"},
+		{"keys and values", Query{Kind: "K", Start: id(1), ShardBy: "a"}, true, "bound this property by Query.Filters"},
 		{"a range", Query{Kind: "K", Start: id(1), End: id(2)}, true, ""},
 		{"an empty range", Query{Kind: "K", Start: id(2), End: id(2)}, true, "is not before"},
 		{"a bad filter", Query{Kind: "K", Filters: []Filter{where("a", "!=", 1)}}, true, "filter in the function"},
