@@ -399,9 +399,9 @@ the flags that you want to keep.`,
 	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second")
 	c.Flags().Float64Var(&rate.CallsPerSecond, "calls", 0, callsHelp)
 	c.Flags().Var((*period)(&rate.For), "for",
-		"the `time` for which the limit holds, such as 2h; by default permanently")
+		"the `duration` for which the limit holds, such as 2h; by default permanently")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false,
-		"start with 500 entities a second, and allow half more every five minutes")
+		"start with 500 entities a second, and allow 50% more every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.Rate == (mapper.Rate{}) {

@@ -112,6 +112,12 @@ func commandPage(root *cobra.Command) string {
 				"service, or the database and the queue:\n" + flagList(perJob()))
 			but = append(but, perJob())
 		}
+		if g.ID == databaseGroup {
+			db := pflag.NewFlagSet("", pflag.ContinueOnError)
+			new(database).define(db)
+			b.WriteString("\n`splits` and `verify` also have flags that choose the database:\n" + flagList(db))
+			but = append(but, db)
+		}
 		for _, c := range root.Commands() {
 			if c.GroupID != g.ID {
 				continue

@@ -70,8 +70,8 @@ func newLeft() *cobra.Command {
 		Long: "Lists the entities that JOB, an undo, did not restore, for example because somebody has changed them.",
 	}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "list all of them")
-	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number`")
+	c.Flags().BoolVar(&all, "all", false, "list all entities, and not only the first 100")
+	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number` of entities")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if limit < 1 {

@@ -28,8 +28,8 @@ func newVerify() *cobra.Command {
 	db.define(flags)
 	flags.BoolVar(&entities, "entities", false, "also compare the ranges with the keys of the entities that exist now")
 	flags.StringVar(&at, "at", "",
-		"like --entities, but with the entities as they were at this `time`, such as 2006-01-02T15:04:05Z. The database "+
-			"must still have these versions")
+		"like --entities, but with the entities that existed at this `time`, such as 2006-01-02T15:04:05Z. The "+
+			"database must still have its state of this time")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var when time.Time

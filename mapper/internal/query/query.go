@@ -141,12 +141,12 @@ func decode(q *Query, text []byte, wholly bool) error {
 // checkKeys checks the keys in the query: its ancestor, start and end.
 func (q Query) checkKeys() error {
 	if q.Many() && (q.Start != nil || q.End != nil) {
-		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, and the query has " +
-			"several")
+		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, but the query has " +
+			"several kinds or namespaces")
 	}
 	if a := q.Ancestor; a != nil {
 		if len(q.Namespaces) > 0 || q.AllNamespaces {
-			return setting.Errorf("Query.Ancestor is in one namespace, and the query has several")
+			return setting.Errorf("Query.Ancestor is in one namespace, but the query has several namespaces")
 		}
 		if err := errors.Join(keyspace.CheckKey(a), complete(a)); err != nil {
 			return setting.Errorf("Query.Ancestor: %w", err)
