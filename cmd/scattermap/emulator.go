@@ -48,9 +48,9 @@ variables that clients need.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081",
-		"the address of Datastore, `HOST:PORT`; port 0 chooses a free one")
+		"the `HOST:PORT` of Datastore; port 0 chooses a free port")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123",
-		"the address of Cloud Tasks, `HOST:PORT`; port 0 chooses a free one")
+		"the `HOST:PORT` of Cloud Tasks; port 0 chooses a free port")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
 		"the `HOST:PORT` that serves the public keys of the tasks' OIDC tokens")
 	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
@@ -66,8 +66,8 @@ variables that clients need.`,
 		"the `MiB` of old versions of entities that each database keeps; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
 		"the `MiB` of indexes that each database keeps; dropped ones are built again when needed")
-	flags.StringVar(&pages, "dashboard", "", "serve the dashboard at this `HOST:PORT`, with the jobs of all "+
-		"queues in the project of --queue; it can start jobs of the prebuilt mappers")
+	flags.StringVar(&pages, "dashboard", "", "serve a dashboard, which shows the jobs of all queues in the project "+
+		"of --queue and can start prebuilt mappers, at this `HOST:PORT`")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

@@ -35,11 +35,11 @@ func jobCommands() []*cobra.Command {
 		{"abort", "End a job permanently",
 			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged."},
 		{"retry", "Process a job's failures again",
-			"Processes only the failures of a job again. Each gets as many attempts as at first."},
+			"Processes only the failures of a job again. Each failure gets as many attempts as at first."},
 		{"move", "Move a job to this service's queue",
 			"Moves a job to the service that answers this command, for example after the job's queue or service was " +
-				"deleted or renamed. The service must have the job's mapper. The job gets the queue of new jobs of " +
-				"this mapper."},
+				"deleted or renamed. The service must have the job's mapper. The job gets the queue that the " +
+				"service gives to new jobs of this mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -199,8 +199,8 @@ func newJobs() *cobra.Command {
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
 		Long: `Lists the newest 50 jobs, the newest first. States are running, paused, succeeded, "succeeded with
-failures", failed and aborted. The first 20 jobs that have not ended also have a phase, as in
-"running, queued".`,
+failures", failed and aborted. In the first 20 unfinished jobs of the list, a phase follows the
+state: "running, queued" has the phase queued.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
@@ -399,9 +399,9 @@ the flags that you want to keep.`,
 	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second")
 	c.Flags().Float64Var(&rate.CallsPerSecond, "calls", 0, callsHelp)
 	c.Flags().Var((*period)(&rate.For), "for",
-		"the `time` for which the limit holds, such as 2h; by default permanently")
+		"the `duration` for which the limit holds, such as 2h; by default permanently")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false,
-		"start with 500 entities a second, and allow half more every five minutes")
+		"start with 500 entities a second, and allow 50% more every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.Rate == (mapper.Rate{}) {
@@ -496,9 +496,10 @@ verified.`,
 	c.Flags().BoolVar(&o.IncludeFailures, "failures", false,
 		"also delete the failures")
 	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the failures and the job's own record: then "+
-		"another job can have its ID")
+		"another job can get this job's ID")
 	c.Flags().Var((*period)(&o.ExpireAfter), "expire",
-		"only mark the records, for a time-to-live policy that deletes them after this `time`, such as 30d")
+		"do not delete the records, but mark them: your time-to-live policy deletes them after this `duration`, "+
+			"such as 30d")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -101,8 +101,8 @@ func paragraphs(text string) string {
 // commandPage returns the part of docs/command-line.md that is made from the commands' help texts.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nA flag inside a command's usage is required; all others are optional. After the usage, \"with\" " +
-		"names the command's flags from this list:\n" +
+	b.WriteString("\nA flag inside a command's usage is required; all others are optional. The word \"with\" after a " +
+		"usage lists which of these common flags the command has:\n" +
 		flagList(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
@@ -111,6 +111,12 @@ func commandPage(root *cobra.Command) string {
 			b.WriteString("\nAll of these commands but `login` and `logout` also have flags that choose the " +
 				"service, or the database and the queue:\n" + flagList(perJob()))
 			but = append(but, perJob())
+		}
+		if g.ID == databaseGroup {
+			db := pflag.NewFlagSet("", pflag.ContinueOnError)
+			new(database).define(db)
+			b.WriteString("\n`splits` and `verify` also have flags that choose the database:\n" + flagList(db))
+			but = append(but, db)
 		}
 		for _, c := range root.Commands() {
 			if c.GroupID != g.ID {

@@ -36,8 +36,8 @@ for jobs. With --shard-by, an entity with several values may be in several parts
   splits         cut as this command does without --compare
 
 The output compares each part with the mean, the number of all entities divided by n. If too few
-entities have the property __scatter__, it says so: in a larger kind, scatter and oversampled would
-be more even.`,
+entities have the property __scatter__, the output says so. In a larger kind, scatter and oversampled
+would be more even.`,
 	}
 	flags := c.Flags()
 	db.define(flags)
@@ -46,9 +46,9 @@ be more even.`,
 	flags.StringVar(&q.ShardBy, "shard-by", "",
 		"split between values of this indexed `property`; by default between keys")
 	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, 1 to 10000")
-	flags.BoolVar(&check, "check", false, "count each part's entities, for one read per thousand entities")
+	flags.BoolVar(&check, "check", false, "count each part's entities; this costs one read per thousand entities")
 	flags.BoolVar(&compare, "compare", false,
-		"compare four ways to cut, for one read per thousand entities, and 4n counts")
+		"compare four ways to cut; this costs one read per thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {

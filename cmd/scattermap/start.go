@@ -31,13 +31,13 @@ type jobFlags struct {
 	share, except string
 }
 
-const callsHelp = "the most `calls` of other services a second, counted by AwaitCall"
+const callsHelp = "the most `calls` a second that the function announces by AwaitCall"
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "the entities' `namespace`; by default the default namespace")
 	flags.StringArrayVar(&f.filters, "filter", nil,
-		"a `condition` in GQL, such as \"Seats > 10 AND plan = 'free'\"; repeatable: all must hold")
+		"a `condition` in GQL, such as \"Seats > 10 AND plan = 'free'\"; repeatable: all conditions must hold")
 	flags.StringVar(&f.share, "share", "", "process only this `share` of the entities, such as 1%")
 	flags.StringVar(&f.except, "except", "", "process all entities but this `share`")
 	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; by default the mapper's queue")
@@ -50,7 +50,7 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second")
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
-		"start with 500 entities a second, and allow half more every five minutes")
+		"start with 500 entities a second, and allow 50% more every five minutes")
 	flags.BoolVar(&f.options.Background, "background", false, "give way to other clients of the database")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+
 		"The service sets the prices, by default Google's for the multi-region nam5")
@@ -59,7 +59,7 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
 		"start even if another job of the mapper runs over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false,
-		"start even if no entity has the kind or a filtered property")
+		"start even if the kind has no entity, or no entity has a property that a filter names")
 }
 
 // check sets the query from the flags. If kind is true, a query without a kind is an error.
@@ -183,8 +183,9 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a `time` "+
-		"of at least 8d, such as 30d, or always; by default as the service sets, else always")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a "+
+		"`duration` of at least 8d, such as 30d, or always. By default, the service's setting counts, or always if it "+
+		"has none")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
@@ -294,7 +295,7 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts no job. With --calls, it assumes one call for each entity. A plan costs at most a few
+cost. It starts no job. With --calls, the plan assumes one call for each entity. A plan costs at most a few
 thousand reads, or 11,000 if it must count the entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}

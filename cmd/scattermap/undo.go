@@ -22,8 +22,9 @@ func newUndo() *cobra.Command {
 the job changed or deleted, and deletes entities that it created. If somebody has changed an entity
 since, the undo leaves it alone, and "scattermap left" lists it.
 
-Undo a job within an hour of its start, or with point-in-time recovery within seven days. After the
-first hour, an undo does not restore an entity that changed in the two minutes before the job's write.`,
+You can undo a job within an hour of its start. If the database has point-in-time recovery, you can
+undo it within seven days. But after the first hour, the undo leaves alone entities that somebody
+changed in the two minutes before the job wrote them.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
@@ -66,11 +67,11 @@ func newLeft() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "left JOB", Short: "List the entities that an undo did not restore, and why", Args: oneJob,
-		Long: "Lists the entities that the undo JOB did not restore, for example because somebody has changed them.",
+		Long: "Lists the entities that JOB, an undo, did not restore, for example because somebody has changed them.",
 	}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "list all of them")
-	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number`")
+	c.Flags().BoolVar(&all, "all", false, "list all entities, and not only the first 100")
+	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number` of entities")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if limit < 1 {

@@ -28,7 +28,8 @@ func newVerify() *cobra.Command {
 	db.define(flags)
 	flags.BoolVar(&entities, "entities", false, "also compare the ranges with the keys of the entities that exist now")
 	flags.StringVar(&at, "at", "",
-		"compare with the entities of this `time`, such as 2006-01-02T15:04:05Z, which the database must still keep")
+		"like --entities, but with the entities that existed at this `time`, such as 2006-01-02T15:04:05Z. The "+
+			"database must still have its state of this time")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var when time.Time

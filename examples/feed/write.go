@@ -181,8 +181,8 @@ func (r *region) close() {
 // parts.
 func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
 
-// start starts the exports of a region, one for each kind of feed. They stop before they write
-// files.
+// start starts the exports of a region, one for each kind of feed, with Hold. The exports read
+// their records, and write files only when Export.Write is called.
 func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	at := set.at
 	if !snapshots(c) {

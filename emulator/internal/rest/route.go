@@ -185,7 +185,7 @@ func (c *call) parameters(query url.Values, lenient bool) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// camel returns the paths of a mask in the form of JSON.
+// camel returns the paths of a field mask as JSON writes them: in camelCase instead of snake_case.
 func camel(paths string) string {
 	parts := strings.Split(paths, "_")
 	for i, p := range parts[1:] {

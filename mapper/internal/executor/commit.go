@@ -96,7 +96,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		Done: p.At[:o.Reached], Next: p.Next, GoesOn: d.mayGoOn(), Failed: o.Failures, Backoff: d.job.Backoff(),
 		JobGeneration: d.job.Generation, NextPage: d.nextPageSize(o), Each: o.Each(),
 		EntitySize: d.planner.EntitySize(),
-		Processed: o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
+		Processed:  o.Processed, Written: o.Written, Calls: d.announced.Load(), Conflicts: o.Again, Ran: o.Ran,
 		Yielded: d.page.yielded, Full: o.Full(d.record.PageSize, time.Duration(d.job.PageTime)),
 		Left: o.Left, Examples: o.Examples[:min(len(o.Examples), record.PageExamples)],
 	}

@@ -35,8 +35,8 @@ func DraftKey(job record.Ref) *datastore.Key {
 	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
-// Further returns one of two drafts of the same epoch: the one that covers more records. It sets
-// the Link of this draft to the higher Link of the two, so that no two tasks get the same name.
+// Further returns the draft that covers more records, of two drafts of the same epoch. It gives the
+// returned draft the higher Link of the two, so that no two tasks get the same name.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {

@@ -82,8 +82,8 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 
 // rerunAll runs the function again on the entities at the given places (indexes in the page), and
 // returns their new results. If the page must end early, cut is the place before which it ends. The
-// argument now has the state of each entity with which the function runs. The argument out has the
-// errors of entities on which it does not run again, see [Page.Again]. Both are by place.
+// map now has, by place, the state of each entity with which the function runs. The map out has, by
+// place, the errors of entities that fail instead (see [Page.Again]).
 func (p *Page) rerunAll(
 	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
 ) (all []*hand, cut int, err error) {

@@ -92,12 +92,12 @@ func (q Query) checkReads(updates bool) error {
 	case updates:
 		return setting.Errorf("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return setting.Errorf("Query.ReadTime is set, and the database lists only the namespaces of now: name " +
-			"them in Query.Namespaces")
+		return setting.Errorf("Query.ReadTime is set, but the database can list only the present namespaces: " +
+			"name the namespaces in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return setting.Errorf("Query.KeysOnly and Query.ShardBy are set, and a Visit can't have both: it reads the " +
-			"entities to see whether the property is a list")
+		return setting.Errorf("Query.KeysOnly and Query.ShardBy are set, but a Visit can't have both: with ShardBy, " +
+			"it must read the entities to see whether the property is a list")
 	}
 	return nil
 }
@@ -141,12 +141,12 @@ func decode(q *Query, text []byte, wholly bool) error {
 // checkKeys checks the keys in the query: its ancestor, start and end.
 func (q Query) checkKeys() error {
 	if q.Many() && (q.Start != nil || q.End != nil) {
-		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, and the query has " +
-			"several")
+		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, but the query has " +
+			"several kinds or namespaces")
 	}
 	if a := q.Ancestor; a != nil {
 		if len(q.Namespaces) > 0 || q.AllNamespaces {
-			return setting.Errorf("Query.Ancestor is in one namespace, and the query has several")
+			return setting.Errorf("Query.Ancestor is in one namespace, but the query has several namespaces")
 		}
 		if err := errors.Join(keyspace.CheckKey(a), complete(a)); err != nil {
 			return setting.Errorf("Query.Ancestor: %w", err)
@@ -170,9 +170,8 @@ func (q Query) checkKeys() error {
 				k.Namespace)
 		}
 		if q.ShardBy != "" {
-			return setting.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by "+
-				"Query.Filters",
-				name, q.ShardBy)
+			return setting.Errorf("%s bounds keys, but the job is sharded by the property %q: bound this "+
+				"property by Query.Filters", name, q.ShardBy)
 		}
 	}
 	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {

@@ -158,10 +158,10 @@ func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after the first pieces of a range, which have the given
-// lengths. The argument samples has all sampled keys of the range, and left has the ones after
-// these pieces. It assumes the same number of entities between any two samples. Without samples, it
-// assumes that the rest is as long as all of these pieces together.
+// beyond estimates how many entities follow the first pieces of a range. The argument lengths has
+// the lengths of these pieces, samples all sampled keys of the range, and left the sampled keys
+// after the pieces. beyond assumes the same number of entities between any two samples. Without
+// samples, it assumes that as many entities follow as all of these pieces have.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

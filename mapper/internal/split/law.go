@@ -49,8 +49,8 @@ const (
 const WorthTask = 200 * time.Millisecond
 
 // Keep decides by the law of cutting how many of its remaining entities the task keeps. It gives
-// the others away in pieces. The first pieces have each entities, and [Piece.Give] makes later ones
-// longer. If the task keeps everything, each is 0.
+// the others away in pieces. The result each is the length of the first pieces, in entities;
+// [Piece.Give] makes later ones longer. If the task keeps everything, each is 0.
 //
 // The law: The job's remaining work, measured in time, is divided equally among all workers. So all
 // of them would end together, after one even part each. A task may keep one even part. It gives
