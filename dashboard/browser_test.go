@@ -182,11 +182,14 @@ func (b *browser) attribute(selector, name string) (value string) {
 // shoot writes a screenshot of the whole page to the folder $SCREENS, if that is set.
 func (b *browser) shoot(name string) {
 	b.Helper()
-	folder := os.Getenv("SCREENS")
-	if folder == "" {
-		return
+	if folder := os.Getenv("SCREENS"); folder != "" {
+		b.save(folder, name, of(b, chromedp.FullScreenshot(100)))
 	}
-	png := of(b, chromedp.FullScreenshot(100))
+}
+
+// save writes a screenshot to a folder.
+func (b *browser) save(folder, name string, png []byte) {
+	b.Helper()
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		b.Fatal(err)
 	}
@@ -262,7 +265,7 @@ func (b *browser) live(w *world) {
 	}
 	b.click(`#acts button[value=pause]`)
 	b.await("#head .state", "paused")
-	b.await("#head", "Resume it to continue")
+	b.await("#head", "press Resume")
 	b.shoot("job-paused")
 	w.slow.Store(0)
 	b.click(`#acts button[value=resume]`)

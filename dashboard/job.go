@@ -35,6 +35,8 @@ type view struct {
 	Standing  standing `json:"-"`
 	Undoes    string   `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
 	Rehearsed bool     `json:"-"`
+	Young     bool     `json:"-"` // whether the job has started within the last minute
+	PerSecond string   `json:"-"` // the name of the chart of the job's speed
 	// the name of the mapper; for a rehearsal, the name of the rehearsed mapper
 	Name         string           `json:"-"`
 	Strip        strip            `json:"-"`
@@ -115,6 +117,12 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if undo := v.Status.Left(); undo != "" {
+		if v.Status.Worst, err = s.leaving(r.Context(), undo); err != nil {
+			return nil, err
+		}
+	}
+	v.Standing = standingOf(&v.Status, v.History, time.Now())
 	return &answer{template: "job", title: id, body: v,
 		live: !l.status.State.Ended() || l.status.CleaningUp || undo != nil && !undo.State.Ended()}, nil
 }
@@ -127,8 +135,12 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 		return nil, err
 	}
 	shown.Undo = undo
+	causes := s.causesOf(p.Causes)
+	if len(causes) > 0 {
+		shown.Worst = operator.Line(causes[0].Example.Error, 200)
+	}
 	v := &view{
-		Status: shown, Causes: s.causesOf(p.Causes), History: s.actsOf(p.History), Ranges: []ranged{},
+		Status: shown, Causes: causes, History: s.actsOf(p.History), Ranges: []ranged{},
 		Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
 		Series: p.Series(moments), Levels: append([]picture.Level{}, p.Levels()...), Pages: p.Pages(), Chosen: chosen,
 		Colours: picture.Colours,
@@ -143,8 +155,9 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 		}
 	}
 	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
-	v.Standing = standingOf(&v.Status, v.History, time.Now())
 	v.Undoes = operator.UndoneJob(st)
+	v.Young = time.Since(st.Created) < time.Minute
+	v.PerSecond = map[bool]string{true: "Pages a second", false: "Entities a second"}[v.Undoes != ""]
 	v.Strip = draw(st.ID, p, v.Ranges, chosen, st.Progress)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })

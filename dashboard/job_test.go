@@ -65,10 +65,12 @@ func TestKindsOfJobs(t *testing.T) {
 	}
 	w.url = w.serve(t, nil) // a new dashboard, whose cache is empty
 	for at, want := range map[string][]string{
-		"job?id=undo-done": {"299 entities restored", "1 not restored", "left?id=undo-done", "the undo of <a",
+		"job?id=undo-done": {"299 entities restored", "1 not restored. Example: /Account,7: it was changed",
+			"partly restored", "left?id=undo-done", "the undo of <a",
 			"stand-held"},
 		"left?id=undo-done": {"/Account,7", "changed"},
-		"job?id=done":       {"Undone by the job undo-done", "undo-done"},
+		"":                  {"1 entity not restored", "undone, or being undone, by undo-done"},
+		"job?id=done":       {"Partly undone by the job undo-done", "undo-done"},
 		"job?id=rehearsal": {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)",
 			"Would write"},
 		"examples?id=rehearsal": {"/Account,", "change", "Balance"},

@@ -385,8 +385,14 @@ func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 // that the row already shows.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
+	if r.Phase == mapper.PhaseOverBudget {
+		text, _, _ = strings.Cut(text, ": ") // the rest is in the job's history
+	}
 	if r.UndoneBy != "" {
 		text = "undone, or being undone, by " + r.UndoneBy
+	}
+	if r.NotRestored > 0 {
+		text = operator.Counted(r.NotRestored, "entity", "entities") + " not restored"
 	}
 	if text == string(r.State) {
 		text = ""

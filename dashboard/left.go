@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 )
@@ -18,6 +19,22 @@ type leavings struct {
 
 	Job  string `json:"-"`
 	More string `json:"-"`
+}
+
+// leaving returns a text about one entity that an undo did not restore. The text is empty if the
+// first records that have such entities name none.
+func (s *server) leaving(ctx context.Context, undo string) (string, error) {
+	return kept(ctx, &s.cache, "leaving\x00"+undo, endedFresh, func(ctx context.Context) (string, error) {
+		all, _, err := s.engine.Job(undo).NotUndonePage(ctx, "")
+		if err != nil || len(all) == 0 {
+			return "", err
+		}
+		why := s.redact(TextError, all[0].Reason)
+		if all[0].Key == nil {
+			return why, nil
+		}
+		return s.keyOf(all[0].Key) + ": " + why, nil
+	})
 }
 
 // left returns the page that lists the entities which an undo did not restore.

@@ -28,7 +28,7 @@ func TestFailedRange(t *testing.T) {
 	}
 	_, page := get(t, w.url+"job?id=j", "")
 	_, head, _ := strings.Cut(page, `class="stand stand-trial"`)
-	head, _, _ = strings.Cut(head, "</p>")
+	head, _, _ = strings.Cut(head, "</div>")
 	if strings.Contains(head, "job j:") {
 		t.Errorf("it says its own name: %s", head)
 	}

@@ -58,7 +58,7 @@ func TestReadmeScreens(t *testing.T) {
 		save(name, of(b, chromedp.CaptureScreenshot()))
 	}
 	shoot("job.png", "job?id=spring-credit", 1100, 860, false)
-	shoot("jobs.png", "", 1100, 520, true)
+	shoot("jobs.png", "", 1100, 580, true)
 	w.slow.Store(int64(time.Millisecond))
 	if _, err := job.Wait(t.Context()); err != nil {
 		t.Fatal(err)

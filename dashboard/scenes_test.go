@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/datastore"
+	"github.com/chromedp/chromedp"
 
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -32,13 +33,21 @@ var scenes = []scene{
 	}, map[string]string{"mappers": "start", "form": "start?mapper=credit", "abort": "act?do=abort&id=spring-credit",
 		"nobody": "job?id=nobody", "nowhere": "nowhere", "wrong": "job?id=spring-credit&colour=red",
 		"none": "?state=failed"}},
-	{"slow", "spring-credit", func(t *testing.T, w *world) {
+	{"refused", "spring-mail", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
-		w.slow.Store(int64(2 * time.Millisecond))
-		w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-		w.until(t, "spring-credit", 0.3)
+		w.late.Store(int64(2 * time.Millisecond))
+		w.mail(t, "spring-mail")
+		w.until(t, "spring-mail", 0.3)
 		w.busy.Store(true)
-		time.Sleep(25 * time.Second)
+		w.troubled(t, "spring-mail")
+	}, nil},
+	{"slow", "spring-mail", func(t *testing.T, w *world) {
+		w.putAccounts(t, 12_000)
+		w.late.Store(int64(20 * time.Millisecond))
+		w.mail(t, "spring-mail")
+		time.Sleep(12 * time.Second)
+		w.late.Store(int64(400 * time.Millisecond))
+		time.Sleep(20 * time.Second)
 	}, nil},
 	{"queued", "autumn-credit", func(t *testing.T, w *world) {
 		w.putAccounts(t, 12_000)
@@ -78,9 +87,12 @@ var scenes = []scene{
 			Budget: mapper.Budget{Dollars: 0.01}})
 		w.until(t, "spring-credit", 0.9)
 	}, nil},
-	{"undo", "undo-spring-credit", undone, map[string]string{"left": "left?id=undo-spring-credit"}},
-	{"undone", "spring-credit", undone, map[string]string{"clean": "act?do=clean-up&id=spring-credit",
+	{"undo", "undo-spring-credit", undone(100), map[string]string{"left": "left?id=undo-spring-credit"}},
+	{"undone", "spring-credit", undone(100), map[string]string{"clean": "act?do=clean-up&id=spring-credit",
 		"verify": "act?do=verify&id=spring-credit", "replay": "replay?id=spring-credit&frame=12"}},
+	{"restored", "undo-spring-credit", undone(0), map[string]string{"undone": "job?id=spring-credit"}},
+	{"unrestored", "undo-spring-credit", undone(6_000), map[string]string{"undone": "job?id=spring-credit"}},
+	{"list", "spring-failing", list, nil},
 	{"many", "run-2", many, map[string]string{"running": "?state=running", "sorted": "?sort=failures"}},
 }
 
@@ -113,24 +125,60 @@ func many(t *testing.T, w *world) {
 	}
 }
 
-// undone runs and undoes a job. Before the undo, it changes some of the job's entities, which the
-// undo then can't restore.
-func undone(t *testing.T, w *world) {
-	w.putAccounts(t, 6_000)
-	w.run(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40})
-	keys, all := make([]*datastore.Key, 100), make([]account, 100)
-	for i := range keys {
-		keys[i], all[i] = accountKey(int64(i+1)), account{-1}
+// list creates one job in each state that the other scenes show.
+func list(t *testing.T, w *world) {
+	undone(0)(t, w)
+	w.again(t, "summer-credit", 6_000)
+	w.upload(t, "spring-upload")
+	quick := mapper.StartOptions{PageSize: 40, AllowOverlap: true}
+	w.fails.Store(true)
+	w.run(t, "some-closed", `{"Amount": 10}`, quick)
+	w.fails.Store(false)
+	w.start(t, "tight-budget", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40, AllowOverlap: true,
+		Budget: mapper.Budget{Dollars: 0.005}})
+	w.until(t, "tight-budget", 0.99)
+	w.late.Store(int64(4 * time.Millisecond))
+	w.mail(t, "spring-mail")
+	w.until(t, "spring-mail", 0.3)
+	w.busy.Store(true)
+	w.fails.Store(true)
+	w.slow.Store(int64(100 * time.Millisecond))
+	w.start(t, "spring-failing", `{"Amount": 10}`, quick)
+	w.until(t, "spring-failing", 0.1)
+	w.start(t, "autumn-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 200, AllowOverlap: true})
+	w.troubled(t, "spring-mail")
+	time.Sleep(10 * time.Second)
+}
+
+// undone returns a function that runs and undoes a job. Before the undo, it changes the given
+// number of the job's entities, which the undo then can't restore.
+func undone(changed int) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		w.putAccounts(t, 6_000)
+		w.again(t, "spring-credit", changed)
 	}
-	if _, err := w.client.PutMulti(t.Context(), keys, all); err != nil {
-		t.Fatal(err)
-	}
-	u, err := w.engine.Job("spring-credit").Undo(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
+}
+
+// again runs a job, changes some of its entities, and undoes the job.
+func (w *world) again(t *testing.T, id string, changed int) {
+	t.Helper()
+	w.run(t, id, `{"Amount": 10}`, mapper.StartOptions{PageSize: 40, AllowOverlap: true})
+	w.putBalances(t, changed, -1)
+	u, err := w.engine.Job(id).Undo(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
 		"wrong amount"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := u.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mail starts a job of the mapper mail, which calls a service.
+func (w *world) mail(t *testing.T, id string) {
+	t.Helper()
+	if _, err := w.engine.StartByName(mapper.WithCaller(t.Context(), "ann@example.com"), "mail",
+		mapper.Query{Kind: "Account"}, []byte("{}"), &mapper.StartOptions{ID: id, PageSize: 40}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -145,6 +193,21 @@ func (w *world) upload(t *testing.T, id string) {
 	}
 	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
 		t.Fatalf("%+v, %v", s, err)
+	}
+}
+
+// troubled waits until the status of a running job shows an error.
+func (w *world) troubled(t *testing.T, id string) {
+	t.Helper()
+	for {
+		s, err := w.engine.Job(id).Status(t.Context())
+		if err != nil || s.State != mapper.StateRunning {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if s.Error != "" {
+			return
+		}
+		time.Sleep(time.Second)
 	}
 }
 
@@ -167,32 +230,31 @@ func (w *world) until(t *testing.T, id string, part float64) {
 
 // TestScenes makes pictures of the pages of jobs in each state that an operator meets, in the
 // folder $SCENES: SCENES=/tmp/scenes go test ./dashboard -run Scenes. Each state has a view on a
-// desk and on a phone, each light and dark.
+// desk and on a phone, each light and dark. The pictures in the subfolder first have what fits on
+// the screen.
 func TestScenes(t *testing.T) {
 	folder := os.Getenv("SCENES")
 	if folder == "" {
 		t.Skip("left out: $SCENES names no folder for the pictures of jobs in each state")
 	}
-	t.Setenv("SCREENS", folder)
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld(t, nil)
 			s.set(t, w)
 			for _, view := range []struct {
-				name  string
-				width int64
-				dark  bool
-			}{{"light", 1440, false}, {"dark", 1440, true}, {"phone", 390, false}, {"night", 390, true}} {
-				t.Run(view.name, func(t *testing.T) {
-					b := newBrowser(t, view.width, 900, view.dark)
-					b.screen = s.name + "-" + view.name
-					pages := map[string]string{"job": "job?id=" + s.job, "jobs": ""}
-					maps.Copy(pages, s.also)
-					for name, at := range pages {
-						b.open(w.url + at)
-						b.shoot(name)
-					}
-				})
+				width, height int64
+				dark          bool
+			}{{1440, 900, false}, {1440, 900, true}, {390, 844, false}, {390, 844, true}} {
+				theme := map[bool]string{true: "dark", false: "light"}[view.dark]
+				b := newBrowser(t, view.width, view.height, view.dark)
+				b.screen = fmt.Sprintf("%s-%d-%s", s.name, view.width, theme)
+				pages := map[string]string{"job": "job?id=" + s.job, "jobs": ""}
+				maps.Copy(pages, s.also)
+				for name, at := range pages {
+					b.open(w.url + at)
+					b.save(filepath.Join(folder, "first"), name, of(b, chromedp.CaptureScreenshot()))
+					b.save(folder, name, of(b, chromedp.FullScreenshot(100)))
+				}
 			}
 		})
 	}

@@ -32,18 +32,42 @@ type status struct {
 	Over string `json:"-"` // the query in words
 	// the status of the job that undoes this one; nil: none or unknown
 	Undo *mapper.Status `json:"-"`
+	// an error with the cause of most failures, or why an undo has left an entity unchanged; empty:
+	// none or unknown
+	Worst string `json:"-"`
 }
 
 // Undone returns a text about the undo of the job. It returns "" if the job was not undone, or if
-// that is unknown.
+// that is unknown. If the job is itself an undo, the text says whether it has left entities
+// unchanged.
 func (s *status) Undone() string {
 	switch {
+	case strings.HasPrefix(s.Mapper, "undo:") && s.State == mapper.StateSucceeded && s.Status.Counters["left"] > 0:
+		return map[bool]string{true: "nothing restored", false: "partly restored"}[restoredNothing(s.Status)]
 	case s.Undo == nil || s.Undo.State == mapper.StateFailed || s.Undo.State == mapper.StateAborted:
 		return ""
-	case s.Undo.State.Ended():
-		return "undone"
+	case !s.Undo.State.Ended():
+		return "being undone"
+	case restoredNothing(s.Undo):
+		return "not undone"
+	case s.Undo.Counters["left"] > 0 || s.Undo.Failures > 0:
+		return "partly undone"
 	}
-	return "being undone"
+	return "undone"
+}
+
+// Left returns the ID of the undo that has left entities of the job unchanged. It returns "" if
+// there is none, or if the records that list the entities were cleaned up. The job may itself be
+// that undo.
+func (s *status) Left() string {
+	undo := s.Undo
+	if operator.Undoes(s.Status) {
+		undo = s.Status
+	}
+	if undo == nil || undo.Counters["left"] == 0 || undo.CleanedUp || undo.CleaningUp {
+		return ""
+	}
+	return undo.ID
 }
 
 // statusOf converts a job's status for pages: it redacts texts.

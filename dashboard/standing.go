@@ -20,7 +20,7 @@ const (
 )
 
 // A standing tells the operator how a job is doing. Text has the state and its reason, and Next
-// says what to do.
+// says what to do. Next calls buttons by their labels.
 type standing struct {
 	Tone string
 	Text []piece
@@ -61,18 +61,28 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 		tone, text, next = paused(s, history)
 	case mapper.StateAborted:
 		tone, text = held, "Aborted"+actor(history, mapper.StateAborted)
-		next = "It can't be resumed. To process the rest, start a new job."
+		next = "To process the rest, start a new job. This one can't be resumed."
 		if s.Written > 0 && s.UndoneBy == "" && !s.CleanedUp && !s.CleaningUp {
-			next += " Undo restores what it changed."
+			next += " To restore what it changed, press Undo."
 		}
 	case mapper.StateSucceeded, mapper.StateSucceededWithFailures, mapper.StateFailed:
 	}
 	if s.UndoneBy != "" {
-		var undo string
-		tone, undo, next = undoing(s)
-		text = strings.TrimSuffix(text, ".") + ". " + undo
+		before := strings.TrimSuffix(text, ".") + ". "
+		if tone, text, next = undoing(s); s.Undone() == "" {
+			text = before + text
+		}
 	}
-	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
+	return standing{tone, pieces(s.ID, causeFirst(strings.TrimSuffix(text, "."))), next}
+}
+
+// causeFirst moves the ID of the range from the start of an error to the end of the text.
+func causeFirst(text string) string {
+	at := rangePrefix.FindStringIndex(text)
+	if at == nil {
+		return text
+	}
+	return text[:at[0]] + text[at[1]:] + " (" + strings.TrimSuffix(text[at[0]:at[1]], ": ") + ")"
 }
 
 // undoing returns the standing of a job that is being undone, or was undone.
@@ -81,41 +91,56 @@ func undoing(s *status) (tone, text, next string) {
 	switch {
 	case undo == nil:
 		return held, "The job " + s.UndoneBy + " undoes it, or has undone it",
-			"Whether that job has ended, and what it restored, is on its page."
+			"See the page of that job: it says what was restored."
 	case !undo.State.Ended():
-		return held, fmt.Sprintf("The job %s undoes it, and is %s: %s", s.UndoneBy,
-			operator.PhaseOf(undo.State, undo.Phase), operator.Percent(undo.Progress)), "Wait for its end."
+		return held, fmt.Sprintf("Being undone by the job %s, which is %s: %s", s.UndoneBy,
+			operator.PhaseOf(undo.State, undo.Phase), operator.Percent(undo.Progress)), "Wait until the undo has ended."
 	case undo.State == mapper.StateFailed || undo.State == mapper.StateAborted:
 		became := map[bool]string{true: "has failed", false: "was aborted"}[undo.State == mapper.StateFailed]
 		return trial, "The job " + s.UndoneBy + ", which undoes it, " + became,
-			"Some of the entities may be restored. See that job."
+			"See the page of the undo. It may have restored some of the entities."
 	}
-	tone, next = good, nothingToDo
-	if undo.Counters["left"] > 0 || undo.Failures > 0 {
-		tone, next = held, "See which entities were left unchanged, and why."
-	}
-	return tone, "Undone by the job " + s.UndoneBy + ": " + operator.Undone(undo), next
+	tone, text, next = undone(undo)
+	_, text, _ = strings.Cut(text, ": ")
+	return tone, sentence(mapper.Phase(s.Undone())) + " by the job " + s.UndoneBy + ": " + text + worst(s), next
 }
 
 // paused returns the standing of a paused job: the tone, the text, and what to do next.
 func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseOverBudget:
-		return held, sentence(s.Phase) + ": " + s.Error, "Set a budget that is enough, and resume it: " +
-			operator.Needs(s.Status) + ". If you only resume it, it may spend the same amount again."
+		text, next = overBudget(s)
+		return held, text, next
 	case mapper.PhaseTooManyFailures:
 		return trial, sentence(s.Phase) + ": " + s.Error,
-			"See the failures. When their cause is mended, resume the job and retry them."
+			"See the failures, and mend their cause. Then press Resume, and Retry failures."
 	case mapper.PhaseDraining:
 		_, more, _ := strings.Cut(s.Bottleneck, "; ")
 		why := cmp.Or(s.Error, "paused"+actor(history, mapper.StatePaused))
 		return held, sentence(s.Phase) + ": " + why + "; " + more, "Wait before you change what the function uses. " +
-			"Resume it to continue, or abort it."
+			resumeOrAbort
 	case mapper.PhasePaused, mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseQueued,
 		mapper.PhaseRateLimited, mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseRetrying, mapper.PhaseStuck,
 		mapper.PhaseFinishing, mapper.PhaseEnded:
 	}
-	return held, "Paused" + actor(history, mapper.StatePaused), "Resume it to continue, or abort it."
+	return held, "Paused" + actor(history, mapper.StatePaused), resumeOrAbort
+}
+
+const resumeOrAbort = "To continue, press Resume. To give up, press Abort."
+
+// overBudget returns the standing of a job that its budget has paused: the text, and what to do
+// next.
+func overBudget(s *status) (text, next string) {
+	paused, _, _ := strings.Cut(s.Error, ": ") // the rest is in the history
+	text = fmt.Sprintf("%s: %s, at %s", sentence(s.Phase), paused, operator.Percent(s.Progress))
+	if now := operator.BudgetOf(s.Settings.Budget); !strings.HasSuffix(paused, " "+strings.ReplaceAll(now, ",", "")) {
+		return text, "To continue with its new budget, " + cmp.Or(now, "no limit") + ", press Resume."
+	}
+	next = "Enter a new budget below"
+	if s.DollarsTotal >= 0 {
+		next += ", more than the " + dollars(s.DollarsTotal-s.Dollars) + " that the rest may cost"
+	}
+	return text, next + ". Press Set budget, and then Resume. Resume alone allows the old amount once more."
 }
 
 // sentence returns a phase with a capital letter, as the start of a sentence.
@@ -141,23 +166,25 @@ func actor(history []mapper.HistoryEntry, state mapper.State) (text string) {
 func running(s *status, now time.Time) (tone, text, next string) {
 	rate := operator.Grouped(int64(math.Round(s.Progress.EntitiesPerSecond))) + " entities/s"
 	tone, text, next = phaseOf(s, rate, now)
-	if s.Failures > 0 {
-		text += ". It has " + operator.Counted(s.Failures, "failure", "failures")
-		if limit := s.Settings.FailureLimit; limit > 0 {
-			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
-		}
-		if tone == good {
-			tone = held
-		}
-		if next == nothingToDo {
-			next = "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then " +
-				"retry them. A pause stops more."
-		}
+	if s.Failures == 0 {
+		return tone, text, next
+	}
+	text += ". " + operator.Counted(s.Failures, "entity", "entities") + " failed"
+	text += worst(s)
+	if limit := s.Settings.FailureLimit; limit > 0 {
+		text += fmt.Sprintf(". Above %s the job pauses", operator.Counted(int64(limit), "failure", "failures"))
+	}
+	if tone == good {
+		tone = held
+	}
+	if next == nothingToDo {
+		next = "If you expect these failures, nothing. Otherwise press Pause, mend the cause, and press Resume. " +
+			"Then press Retry failures."
 	}
 	return tone, text, next
 }
 
-const nothingToDo = "Nothing to do."
+const nothingToDo = "Nothing."
 
 // phaseOf returns the standing of a running job according to its phase. The text starts with the
 // phase. The parameter rate is the job's speed in words.
@@ -173,25 +200,26 @@ func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	switch s.Phase {
 	case mapper.PhaseQueued:
 		return held, with(cmp.Or(why, "its tasks wait in their queue")),
-			"Nothing to do if the other jobs may come first. Otherwise pause one of them."
+			"Wait until the queue delivers its tasks. To let this job go first, pause the other jobs of the queue."
 	case mapper.PhaseStarting:
 		if why == "" && now.Sub(s.Created) < 10*time.Second {
 			return good, with("no page is done yet"), nothingToDo
 		}
 		return held, with(cmp.Or(why, "no page is done yet, and it was started "+operator.Ago(s.Created, now))),
-			"Nothing to do unless this lasts: its first pages may take that long."
+			"Wait: its first pages may take that long. If it lasts, see the log."
 	case mapper.PhaseRateLimited:
-		return good, text + " at " + rate + ": " + why, "Nothing to do, or set another rate limit."
+		return good, text + " at " + rate + left(s) + ": " + why,
+			"Nothing. To make it faster, raise its rate limit below."
 	case mapper.PhaseGivingWay:
 		return good, text + " at " + rate + ": " + why,
-			"Nothing to do. It becomes faster when the database has more capacity to spare."
+			"Nothing. It becomes faster when the database has more capacity to spare."
 	case mapper.PhaseSlowed:
-		return held, with(why), "Look at the service that the function calls, and at the slowest ranges below. A " +
-			"pause relieves the service."
+		return held, with(why), "Check the service that the function calls. If the job overloads it, press Pause, or " +
+			"set a rate limit. The job becomes faster when the service does."
 	case mapper.PhaseRetrying:
-		return held, with(why), "Nothing to do: they are tried again when they are due."
+		return held, with(why), "Wait: the next attempt starts when it is due. If the cause lasts, mend it."
 	case mapper.PhaseStuck:
-		return trial, with(why), "Mend the cause. What is done stays done."
+		return trial, with(why), "Mend the cause, and the job continues. What is done stays done."
 	case mapper.PhaseFinishing:
 		return good, with(why), nothingToDo
 	case mapper.PhaseProcessing, mapper.PhaseDraining, mapper.PhasePaused, mapper.PhaseOverBudget,
@@ -200,11 +228,27 @@ func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 	switch {
 	case s.Error != "":
 		return held, text + " at " + rate + ", with trouble: " + s.Error,
-			"It continues when the cause is gone. If that lasts, pause it or lower its rate."
+			"Mend the cause, and the job continues. If it harms others, press Pause, or set a rate limit."
 	case s.Bottleneck != "":
-		return good, text + " at " + rate + ": " + s.Bottleneck, "Nothing to do, or set another rate limit."
+		return good, text + " at " + rate + left(s) + ": " + s.Bottleneck, nothingToDo
 	}
-	return good, text + " at " + rate, nothingToDo
+	return good, text + " at " + rate + left(s), nothingToDo
+}
+
+// worst returns a text with an error that has the cause of most failures, or "" if none is known.
+func worst(s *status) string {
+	if s.Worst == "" {
+		return ""
+	}
+	return ". Example: " + strings.TrimSuffix(s.Worst, ".")
+}
+
+// left returns a text with the time until the job ends, or "" if it is not known.
+func left(s *status) string {
+	if s.Progress.TimeLeft <= 0 {
+		return ""
+	}
+	return ", about " + operator.Roughly(s.Progress.TimeLeft) + " left"
 }
 
 // ended returns the standing of a job that has ended and was not aborted.
@@ -216,12 +260,13 @@ func ended(s *status) (tone, text, next string) {
 	switch {
 	case s.State == mapper.StateFailed:
 		return trial, "Failed: " + cmp.Or(s.Error, "no cause is recorded"),
-			"Mend the cause, then resume it: what is done stays done. Or abort it."
+			"Mend the cause, then press Resume: what is done stays done. To give up, press Abort."
 	case operator.Undoes(s.Status):
-		return undone(s)
+		tone, text, next = undone(s.Status)
+		return tone, text + worst(s), next
 	case s.Failures > 0:
 		return trial, fmt.Sprintf("Succeeded with failures%s: %s of %s failed", took, operator.Grouped(s.Failures),
-			operator.Counted(s.Processed+s.Failures, "entity", "entities")), afterFailures(s)
+			operator.Counted(s.Processed+s.Failures, "entity", "entities")) + worst(s), afterFailures(s)
 	case strings.HasPrefix(s.Mapper, "rehearsal:"):
 		return good, fmt.Sprintf("Succeeded%s: the rehearsal would write %s of %s, and wrote nothing", took,
 			operator.Grouped(s.Written), operator.Counted(s.Processed, "entity", "entities")), "See the preview."
@@ -233,33 +278,45 @@ func ended(s *status) (tone, text, next string) {
 // afterFailures returns what the operator can do about the failures of a job that has ended.
 func afterFailures(s *status) string {
 	if s.CleanedUp || s.CleaningUp {
-		return "Nothing to do: its records were cleaned up, so the failures can't be retried."
+		return "Nothing. Its records were cleaned up, so the failures can't be retried."
 	}
-	next := "If you accept them, nothing is left to do: the job has ended, and the failed entities are unchanged. " +
-		"Otherwise see their causes, mend them, and retry the failures."
+	next := "If you accept the failures, nothing. Otherwise mend the cause, and press Retry failures."
 	if s.Written > 0 && s.UndoneBy == "" && !strings.Contains(s.Mapper, ":") {
-		next += " Undo restores what the job has changed."
-	}
-	if s.CleanUpAt.IsZero() {
-		next += " Its records stay until they are cleaned up."
+		next += " To restore what the job has changed, press Undo."
 	}
 	return next
 }
 
 // undone returns the standing of an undo that has ended. If the undo has restored no entity, the
 // text does not call it a success.
-func undone(s *status) (tone, text, next string) {
-	text = sentence(mapper.Phase(s.State)) + ": " + operator.Undone(s.Status)
-	left, back := s.Counters["left"], s.Counters["restored"]+s.Counters["removed"]
+func undone(s *mapper.Status) (tone, text, next string) {
+	text = sentence(mapper.Phase(s.State)) + ": " + operator.Undone(s)
 	rehearsal := strings.HasPrefix(s.Mapper, "rehearsal:")
-	switch {
-	case left > 0 && back == 0 && !rehearsal:
-		return trial, sentence(mapper.Phase(s.State)) + ", but nothing was restored: " + operator.Undone(s.Status),
-			"See which entities were left unchanged, and why."
+	switch left := s.Counters["left"]; {
+	case restoredNothing(s) && !rehearsal:
+		return trial, fmt.Sprintf("%s, but nothing was restored: %s left unchanged", sentence(mapper.Phase(s.State)),
+			operator.Counted(left, "entity was", "entities were")), byHand(s)
 	case left > 0:
-		return held, text, "See which entities were left unchanged, and why."
+		return held, text, byHand(s)
+	case s.Failures > 0:
+		return held, text, "See the failures, and mend their cause. Then press Retry failures."
 	case rehearsal:
 		return good, text, "To restore them, undo the job itself."
 	}
 	return good, text, nothingToDo
+}
+
+// byHand returns what the operator can do about entities that an undo has left unchanged. After the
+// text, the page has a link to their list, unless the list was cleaned up.
+func byHand(undo *mapper.Status) string {
+	next := "If you need the old values, restore them by hand."
+	if undo.CleanedUp || undo.CleaningUp {
+		return next + " The list of the entities was cleaned up."
+	}
+	return next + " All keys and reasons:"
+}
+
+// restoredNothing reports whether an undo has left entities unchanged, and has restored none.
+func restoredNothing(s *mapper.Status) bool {
+	return s.Counters["left"] > 0 && s.Counters["restored"]+s.Counters["removed"] == 0
 }

@@ -44,66 +44,82 @@ func TestStanding(t *testing.T) {
 	}{
 		"well": {mapper.Status{Phase: mapper.PhaseProcessing, Processed: 5,
 			Progress: mapper.Progress{EntitiesPerSecond: 1234.4}}, nil, good, "Running at 1,234 entities/s",
-			"Nothing to do."},
+			"Nothing."},
+		"well, with its end": {mapper.Status{Phase: mapper.PhaseProcessing, Processed: 5,
+			Progress: mapper.Progress{EntitiesPerSecond: 10, TimeLeft: 53 * time.Second}}, nil, good,
+			"Running at 10 entities/s, about 53 s left", "Nothing."},
 		"starting": {mapper.Status{Phase: mapper.PhaseStarting, Created: now.Add(-time.Second)}, nil, good,
-			"Starting: no page is done yet", "Nothing to do."},
+			"Starting: no page is done yet", "Nothing."},
 		"starting for long": {mapper.Status{Phase: mapper.PhaseStarting, Created: now.Add(-5 * time.Minute)}, nil, held,
-			"Starting: no page is done yet, and it was started 5 min ago", "unless this lasts"},
+			"Starting: no page is done yet, and it was started 5 min ago", "Wait"},
 		"queued": {mapper.Status{Phase: mapper.PhaseQueued, Processed: 5, Bottleneck: "its tasks wait"}, nil, held,
 			"Queued: its tasks wait", "other jobs"},
 		"a service": {mapper.Status{ID: "j", Phase: mapper.PhaseProcessing, Processed: 5,
 			Error: "pages wait: job j: range " + id + ": refused"}, nil, held,
-			"Running at 0 entities/s, with trouble: pages wait: range 01234567(" + id + "): refused", "continues when"},
+			"Running at 0 entities/s, with trouble: pages wait: refused (range 01234567(" + id + "))",
+			"Mend the cause, and the job continues"},
 		"a rate": {mapper.Status{Phase: mapper.PhaseRateLimited, Processed: 5, Bottleneck: "its rate is 5"}, nil, good,
 			"Rate limited at 0 entities/s: its rate is 5", "rate limit"},
 		"below its rate": {mapper.Status{Phase: mapper.PhaseProcessing, Processed: 5, Bottleneck: "its rate is 5"}, nil,
-			good, "Running at 0 entities/s: its rate is 5", "rate limit"},
+			good, "Running at 0 entities/s: its rate is 5", "Nothing."},
 		"slowed": {mapper.Status{Phase: mapper.PhaseSlowed, Bottleneck: "5 a second"}, nil, held, "Slowed: 5 a second",
 			"the service"},
 		"retrying": {mapper.Status{Phase: mapper.PhaseRetrying, Bottleneck: "5 left"}, nil, held, "Retrying: 5 left",
-			"when they are due"},
+			"when it is due"},
 		"stuck": {mapper.Status{Phase: mapper.PhaseStuck, Error: "the queue q is paused"}, nil, trial,
 			"Stuck: the queue q is paused", "Mend"},
 		"finishing": {mapper.Status{Phase: mapper.PhaseFinishing, Bottleneck: "all is done"}, nil, good,
 			"Finishing: all is done", "Nothing"},
 		"failing": {mapper.Status{Phase: mapper.PhaseProcessing, Failures: 1,
 			Settings: mapper.StartOptions{FailureLimit: 1000}}, nil, held,
-			"Running at 0 entities/s. It has 1 failure; above 1,000 it pauses", "causes"},
+			"Running at 0 entities/s. 1 entity failed. Above 1,000 failures the job pauses", "press Pause"},
 		"failing, and queued": {mapper.Status{Phase: mapper.PhaseQueued, Failures: 2, Bottleneck: "it waits"}, nil,
-			held, "Queued: it waits. It has 2 failures", "other jobs"},
-		"paused": {mapper.Status{Phase: mapper.PhasePaused}, ann, held, "Paused by ann: lunch", "Resume"},
+			held, "Queued: it waits. 2 entities failed", "other jobs"},
+		"paused": {mapper.Status{Phase: mapper.PhasePaused}, ann, held, "Paused by ann: lunch", "press Resume"},
 
 		"paused by nobody known": {mapper.Status{Phase: mapper.PhasePaused}, ann[:1], held, "Paused", "Resume"},
 		"draining": {mapper.Status{Phase: mapper.PhaseDraining, Bottleneck: "paused by ann; pages finish"}, ann, held,
 			"Draining: paused by ann: lunch; pages finish", "Wait"},
-		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1"}, nil, held,
-			"Over budget: paused by its budget of $1", "the same amount again"},
+		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1: the next page",
+			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: 1, DollarsTotal: 3.5,
+			Progress: mapper.Progress{FractionMin: 0.4, Fraction: 0.4, FractionMax: 0.4}}, nil, held,
+			"Over budget: paused by its budget of $1, at 40%", "Enter a new budget below, more than the $2.50 that " +
+				"the rest may cost. Press Set budget, and then Resume. Resume alone allows the old amount once more."},
+		"budget of operations": {mapper.Status{Phase: mapper.PhaseOverBudget, DollarsTotal: -1,
+			Error:    "paused by its budget of 5000 operations: the next page",
+			Settings: mapper.StartOptions{Budget: mapper.Budget{Operations: 5000}}}, nil, held,
+			"Over budget: paused by its budget of 5000 operations, at", "Enter a new budget"},
+		"new budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1: the next page",
+			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 11}}}, nil, held,
+			"Over budget: paused by its budget of $1", "To continue with its new budget, $11, press Resume."},
 		"too many failures": {mapper.Status{Phase: mapper.PhaseTooManyFailures, Error: "1001 failures"}, nil,
-			trial, "Too many failures: 1001 failures", "retry"},
+			trial, "Too many failures: 1001 failures", "Retry failures"},
 		"failed": {mapper.Status{ID: "j", State: mapper.StateFailed, Error: "job j: range " + id + ": broken."}, nil,
-			trial, "Failed: range 01234567(" + id + "): broken", "Mend the cause"},
+			trial, "Failed: broken (range 01234567(" + id + "))", "Mend the cause"},
 		"aborted": {mapper.Status{State: mapper.StateAborted, Written: 5}, nil, held, "Aborted", "Undo"},
 		"succeeded": {mapper.Status{State: mapper.StateSucceeded, Processed: 5, Created: now,
 			Ended: now.Add(2 * time.Minute)}, nil, good, "Succeeded in 2 min: 5 entities processed", "Nothing"},
 		"with failures": {mapper.Status{State: mapper.StateSucceededWithFailures, Processed: 5, Failures: 2,
-			Written: 5}, nil, trial, "Succeeded with failures: 2 of 7 entities failed", "If you accept them, nothing " +
-			"is left to do: the job has ended, and the failed entities are unchanged. Otherwise see their causes, " +
-			"mend them, and retry the failures. Undo restores what the job has changed. Its records stay until they " +
-			"are cleaned up."},
+			Written: 5}, nil, trial, "Succeeded with failures: 2 of 7 entities failed", "If you accept the failures, " +
+			"nothing. Otherwise mend the cause, and press Retry failures. To restore what the job has changed, " +
+			"press Undo."},
 		"with failures of a visit": {mapper.Status{State: mapper.StateSucceededWithFailures, Failures: 2,
-			CleanUpAt: now}, nil, trial, "Succeeded with failures: 2 of 2 entities failed", "retry the failures."},
+			CleanUpAt: now}, nil, trial, "Succeeded with failures: 2 of 2 entities failed", "press Retry failures."},
 		"with failures, cleaned up": {mapper.Status{State: mapper.StateSucceededWithFailures, Failures: 2,
 			CleanedUp: true}, nil, trial, "Succeeded with failures: 2 of 2", "can't be retried"},
 		"undone": {mapper.Status{State: mapper.StateSucceeded, Processed: 5, UndoneBy: "u"}, nil, held,
-			"Succeeded: 5 entities processed. The job u undoes it, or has undone it", "on its page"},
+			"Succeeded: 5 entities processed. The job u undoes it, or has undone it", "See the page"},
 		"rehearsal": {mapper.Status{State: mapper.StateSucceeded, Mapper: "rehearsal:m", Processed: 5, Written: 3}, nil,
 			good, "Succeeded: the rehearsal would write 3 of 5 entities, and wrote nothing", "preview"},
 		"undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m", Counters: counted(9, 0)}, nil, good,
 			"Succeeded: 9 entities restored", "Nothing"},
 		"half an undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m", Counters: counted(9, 1)}, nil,
-			held, "Succeeded: 9 entities restored", "why"},
+			held, "Succeeded: 9 entities restored, 1 not restored", "keys and reasons"},
 		"no undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m", Counters: counted(0, 60_000)}, nil,
-			trial, "Succeeded, but nothing was restored: 0 entities restored", "why"},
+			trial, "Succeeded, but nothing was restored: 60,000 entities were left unchanged",
+			"keys and reasons"},
+		"undo with failures": {mapper.Status{State: mapper.StateSucceededWithFailures, Mapper: "undo:m", Failures: 1,
+			Counters: counted(9, 0)}, nil, held, "Succeeded with failures: 9 entities restored", "Retry failures"},
 		"rehearsal of an undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "rehearsal:undo:m",
 			Counters: counted(9, 0)}, nil, good, "Succeeded: it would restore 9 entities", "undo the job itself"},
 	} {
@@ -131,35 +147,58 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestUndone checks the text about a job that another job undoes.
+// TestUndone checks the text about a job that another job undoes. The text starts with the badge.
 func TestUndone(t *testing.T) {
 	t.Parallel()
-	ended := mapper.Status{State: mapper.StateSucceeded, Phase: mapper.PhaseEnded, Mapper: "undo:m",
-		Counters: map[string]int64{"restored": 9}}
-	left := ended
-	left.Counters = map[string]int64{"restored": 9, "left": 3}
+	undo := func(restored, left int64) mapper.Status {
+		return mapper.Status{ID: "u", State: mapper.StateSucceeded, Phase: mapper.PhaseEnded, Mapper: "undo:m",
+			Counters: map[string]int64{"restored": restored, "left": left}}
+	}
+	cleaned := undo(9, 3)
+	cleaned.CleanedUp = true
+	const before = "Succeeded: 5 entities processed. "
 	for _, test := range []struct {
 		undo             mapper.Status
 		tone, text, next string
-		badge            string
+		badge, left      string
 	}{
-		{ended, good, "Undone by the job u: 9 entities restored, 0 new ones deleted, 0 not restored",
-			"Nothing to do.", "undone"},
-		{left, held, "Undone by the job u: 9 entities restored, 0 new ones deleted, 3 not restored",
-			"why", "undone"},
+		{undo(9, 0), good, "Undone by the job u: 9 entities restored, 0 not restored", "Nothing.", "undone", ""},
+		{undo(9, 3), held,
+			"Partly undone by the job u: 9 entities restored, 3 not restored. Example: /A,1: it was changed",
+			"keys and reasons", "partly undone", "u"},
+		{cleaned, held, "Partly undone by the job u: 9 entities restored, 3 not restored", "was cleaned up",
+			"partly undone", ""},
+		{undo(0, 3), trial, "Not undone by the job u: 3 entities were left unchanged. Example: /A,1: it was changed",
+			"keys and reasons",
+			"not undone", "u"},
 		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued,
 			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5}}, held,
-			"The job u undoes it, and is queued: 50%", "Wait", "being undone"},
+			"Being undone by the job u, which is queued: 50%", "Wait", "being undone", ""},
 		{mapper.Status{State: mapper.StateFailed, Phase: mapper.PhaseEnded}, trial,
-			"The job u, which undoes it, has failed", "See that job", ""},
+			before + "The job u, which undoes it, has failed", "See the page of the undo", "", ""},
 	} {
 		s := &status{Status: &mapper.Status{ID: "j", State: mapper.StateSucceeded, Phase: mapper.PhaseEnded,
 			Processed: 5, UndoneBy: "u"}, Undo: &test.undo}
+		if s.Left() != "" {
+			s.Worst = "/A,1: it was changed"
+		}
 		got := standingOf(s, nil, time.Now())
-		if want := "Succeeded: 5 entities processed. " + test.text; got.Tone != test.tone || got.said() != want ||
-			!strings.Contains(got.Next, test.next) || s.Undone() != test.badge {
-			t.Errorf("%s %q, %q, %q, want %s %q, %q, %q", got.Tone, got.said(), got.Next, s.Undone(), test.tone, want,
-				test.next, test.badge)
+		if got.Tone != test.tone || got.said() != test.text || !strings.Contains(got.Next, test.next) ||
+			s.Undone() != test.badge || s.Left() != test.left {
+			t.Errorf("%s %q, %q, %q, %q, want %+v", got.Tone, got.said(), got.Next, s.Undone(), s.Left(), test)
+		}
+	}
+}
+
+// TestWorst checks that the text about a job with failures has an example of the most frequent cause.
+func TestWorst(t *testing.T) {
+	t.Parallel()
+	for _, state := range []mapper.State{mapper.StateRunning, mapper.StateSucceededWithFailures} {
+		s := &status{Status: &mapper.Status{ID: "j", State: state, Phase: mapper.PhaseProcessing, Failures: 2},
+			Worst: "account 97 is closed."}
+		got := standingOf(s, nil, time.Now())
+		if !strings.Contains(got.said(), "failed. Example: account 97 is closed") {
+			t.Errorf("%s: %q", state, got.said())
 		}
 	}
 }

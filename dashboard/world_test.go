@@ -63,7 +63,8 @@ type world struct {
 	slow    atomic.Int64 // how long the function takes for an entity, in nanoseconds
 	hot     atomic.Int64 // the ID of the first of 80 accounts for which the function takes eight times as long
 	all     atomic.Bool  // whether the function, if it fails, fails for all accounts
-	busy    atomic.Bool  // whether the function fails because a service that it calls refuses calls
+	busy    atomic.Bool  // whether the service that the mapper mail calls refuses calls
+	late    atomic.Int64 // how long that service takes for a call, in nanoseconds
 	fails   atomic.Bool  // whether the function fails for some accounts
 	error   atomic.Value // the text of the function's error
 	uploads atomic.Int64 // number of pages that the mapper upload has processed; it fails after 60
@@ -120,9 +121,6 @@ func newEngine(t testing.TB) *world {
 			}
 			time.Sleep(d)
 		}
-		if w.busy.Load() && e.Key.ID%3 != 0 {
-			return mapper.RetryAfter(errBusy, 10*time.Second)
-		}
 		if w.fails.Load() && (e.Key.ID%97 == 0 || w.all.Load()) {
 			text, _ := w.error.Load().(string)
 			if text == "" {
@@ -138,6 +136,13 @@ func newEngine(t testing.TB) *world {
 		return nil
 	})
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+	mail := mapper.Visit("mail", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(time.Duration(w.late.Load()))
+		if w.busy.Load() && e.Key.ID%3 != 0 {
+			return mapper.RetryAfter(errBusy, 10*time.Second)
+		}
+		return nil
+	})
 	upload := mapper.VisitPages("upload",
 		func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) (int64, error) {
 			return e.Value.Balance, nil
@@ -149,7 +154,7 @@ func newEngine(t testing.TB) *world {
 			}
 			return nil
 		})
-	w.mappers = []mapper.AnyMapper{credit, look, upload}
+	w.mappers = []mapper.AnyMapper{credit, look, mail, upload}
 	if w.engine, err = mapper.NewEngine(w.client, queue,
 		&mapper.EngineOptions{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
@@ -177,14 +182,20 @@ func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
 	return server.URL + "/some/where/"
 }
 
-// putAccounts puts n accounts with the IDs from 1 on.
+// putAccounts puts n accounts with the IDs from 1 on. Their balances are their positions.
 func (w *world) putAccounts(t testing.TB, n int) {
+	t.Helper()
+	w.putBalances(t, n, 0)
+}
+
+// putBalances is like putAccounts. It adds a number to the balances.
+func (w *world) putBalances(t testing.TB, n int, more int64) {
 	t.Helper()
 	for first := 0; first < n; first += 500 {
 		var keys []*datastore.Key
 		var all []account
 		for i := first; i < min(n, first+500); i++ {
-			keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{int64(i)})
+			keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{int64(i) + more})
 		}
 		if _, err := w.client.PutMulti(t.Context(), keys, all); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
@@ -49,6 +50,10 @@ type JobInfo struct {
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
 	Dollars   float64 `json:"dollars"` // about what the job has cost; -1 if unknown
+
+	// NotRestored is the number of entities that this job, an undo, has left unchanged. It is 0 for
+	// other jobs, and if Counted is false.
+	NotRestored int64 `json:"not_restored,omitempty"`
 }
 
 // jobsPage is how many jobs a page has. Records have up to 1 MiB, so a page fits in memory.
@@ -91,6 +96,9 @@ func (o *JobsOptions) list(
 				info.Error = cmp.Or(info.Error, err.Error()) // list the other jobs all the same
 			}
 			info.Counted, info.Processed, info.Failures = true, sum.Processed, sum.Failures
+			if strings.HasPrefix(j.Mapper, record.UndoPrefix) {
+				info.NotRestored = sum.Counters["left"]
+			}
 		}
 		jobs = append(jobs, info)
 	}

@@ -68,9 +68,9 @@ func TestUndone(t *testing.T) {
 		{"undo:m", map[string]int64{"restored": 5999, "removed": 2, "left": 3},
 			"5,999 entities restored, 2 new ones deleted, 3 not restored"},
 		{"undo:m", map[string]int64{"restored": 5999, "already": 1},
-			"5,999 entities restored, 0 new ones deleted, 0 not restored, 1 already as before"},
+			"5,999 entities restored, 0 not restored, 1 already as before"},
 		{"rehearsal:undo:m", map[string]int64{"restored": 5999, "already": 1000},
-			"it would restore 5,999 entities, delete 0 new ones, and not restore 0; 1,000 are already as before"},
+			"it would restore 5,999 entities, and not restore 0; 1,000 are already as before"},
 	} {
 		if got := operator.Undone(&mapper.Status{Mapper: c.mapper, Counters: c.counters}); got != c.want {
 			t.Errorf("%s %v: %s, want %s", c.mapper, c.counters, got, c.want)

@@ -212,14 +212,16 @@ func UndoneJob(s *mapper.Status) string {
 // restored.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
-	form, already := "%s entities restored, %s new ones deleted, %s not restored", ", %s already as before"
+	form := [4]string{"%s entities restored", ", %s new ones deleted", ", %s not restored", ", %s already as before"}
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		form = "it would restore %s entities, delete %s new ones, and not restore %s"
-		already = "; %s are already as before"
+		form = [4]string{"it would restore %s entities", ", delete %s new ones", ", and not restore %s",
+			"; %s are already as before"}
 	}
-	text := fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
-	if job.Counters["already"] > 0 {
-		text += fmt.Sprintf(already, n("already"))
+	text := ""
+	for i, name := range [4]string{"restored", "removed", "left", "already"} {
+		if name == "restored" || name == "left" || job.Counters[name] > 0 {
+			text += fmt.Sprintf(form[i], n(name))
+		}
 	}
 	return text
 }

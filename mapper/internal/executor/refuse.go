@@ -163,8 +163,7 @@ func (d *delivery) showLater(ctx context.Context, cause error, own bool) {
 		slog.String("mapper", d.job.Mapper), slog.String("range", d.record.ID),
 		slog.String("cause", fault.Summary(cause)), slog.Time("not_before", d.record.NotBefore))
 	if d.job.Trouble == "" && !own {
-		d.showTrouble(ctx, "pages wait for a service, and go on when it accepts calls: "+
-			fault.Brief(fault.Text(cause)))
+		d.showTrouble(ctx, fault.Brief(fault.Text(cause)))
 	}
 }
 

@@ -271,7 +271,7 @@ func TestAfterFailure(t *testing.T) {
 			trouble: "pages are tried again, up to 3 times: job j: "},
 		{name: "a service is busy", cause: fault.Refusal{Summary: "busy", Cause: errBad, Later: true}, refusals: 2,
 			s: superseded, after: 2, tasks: true,
-			trouble: "pages wait for a service, and go on when it accepts calls: job j: ", logs: "waits for a service"},
+			trouble: "job j: ", logs: "waits for a service"},
 		{name: "its own rate is low", cause: fault.Refusal{Summary: "busy", Cause: errBad, Later: true, Own: true},
 			s: superseded, tasks: true, logs: "waits for its calls"},
 		{name: "another delivery has cut the range", cause: refused, wrong: refused,

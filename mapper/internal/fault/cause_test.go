@@ -42,7 +42,7 @@ func TestBrief(t *testing.T) {
 		"no such row":           "no such row",
 		"panic: no row":         "panic: no row",
 		"panic: no row" + stack: "panic: no row, in shop.(*ledger).credit (ledger.go:12)",
-		"2 of 3 failed, the first with: panic: two\nlines" + stack: "2 of 3 failed, the first with: panic: " +
+		"2 of 3 failed: panic: two\nlines" + stack: "2 of 3 failed: panic: " +
 			"two\nlines, in shop.(*ledger).credit (ledger.go:12)",
 		"panic: cut off\nexample.com/shop.f(0xc0…": "panic: cut off",
 	} {

@@ -79,7 +79,7 @@ func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")
 	var r Refusal
 	if errors.As(err, &r) {
-		text += ", the first with: " + r.Cause.Error()
+		text += ": " + r.Cause.Error()
 	}
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText] + "…"

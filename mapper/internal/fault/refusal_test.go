@@ -56,7 +56,7 @@ func TestText(t *testing.T) {
 	}{
 		{errBusy, "busy"},
 		{errors.New(""), "an error without a text"},
-		{Refusal{Summary: "the function failed", Cause: errBusy}, "the function failed, the first with: busy"},
+		{Refusal{Summary: "the function failed", Cause: errBusy}, "the function failed: busy"},
 		{errors.New("\xff"), "\uFFFD"},
 	} {
 		if text := Text(test.err); text != test.want {

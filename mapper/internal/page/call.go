@@ -139,7 +139,7 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 		return got
 	}
 	return got.ends(later[0], fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: after,
-		Summary: "the service that the function calls refuses most calls"})
+		Summary: "a service refuses most calls"})
 }
 
 // endOf describes the end of a call for the brake (pace.Brake). It also returns the entities that a
