@@ -51,7 +51,7 @@ const (
 
 // follow prints a job's progress until the job has ended or is paused. Then it prints the status in
 // the given format. If the job belongs to an export, follow continues with the export's next job. A
-// table has the status of each of these jobs, and other formats that of the last one.
+// table has the status of each of these jobs. Other formats have only the last job's status.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	now := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, now); err != nil {

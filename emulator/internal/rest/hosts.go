@@ -14,7 +14,7 @@ import (
 //
 // Any IP address is accepted, and so are localhost and the allowed names. If the address that the
 // server listens on is no loopback address, other names may stand for this machine, for example
-// that of a service of Docker Compose. Then only requests of browsers are refused.
+// the name of a service in Docker Compose. Then only requests of browsers are refused.
 func Hosts(next http.Handler, listens net.Addr, allowed []string) http.Handler {
 	addr, ok := listens.(*net.TCPAddr)
 	loopback := ok && addr.IP.IsLoopback()
