@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,6 +93,13 @@ type Options struct {
 	// does. With these keys, receivers verify the OIDC tokens of deliveries. By default the keys
 	// are not served.
 	KeysAddr string
+
+	// AllowedHosts are names of this machine that web pages may use in requests to the REST APIs,
+	// such as "devbox.example". IP addresses, localhost and the hosts of DatastoreAddr and TasksAddr
+	// are always allowed. Requests for other names are refused, because a page could have made its
+	// own name stand for this machine. If an address is no loopback address, programs that are no
+	// browsers may use any name for it. gRPC clients may use any name.
+	AllowedHosts []string
 
 	// Transport sends the HTTP requests that deliver tasks. With [HandlerTransport], the requests
 	// stay in this process. Defaults to the network.
@@ -223,7 +231,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	if err := e.serveREST(e.datastore, func(conn *grpc.ClientConn) http.Handler {
+	if err := e.serveREST(e.datastore, append(slices.Clip(opts.AllowedHosts), opts.DatastoreAddr), func(conn *grpc.ClientConn) http.Handler {
 		return rest.Datastore(conn, e.datastoreServer.Reset)
 	}); err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
@@ -236,7 +244,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err == nil {
-		err = e.serveREST(e.tasks, func(conn *grpc.ClientConn) http.Handler {
+		err = e.serveREST(e.tasks, append(slices.Clip(opts.AllowedHosts), opts.TasksAddr), func(conn *grpc.ClientConn) http.Handler {
 			return rest.Tasks(conn)
 		})
 	}
@@ -258,8 +266,9 @@ type restServer struct {
 }
 
 // serveREST serves the REST API of a service, if the service has a port. It refuses what a browser
-// sends from another site: a page there could empty the service, or make it send tasks.
-func (e *Emulator) serveREST(s *service, handler func(*grpc.ClientConn) http.Handler) error {
+// sends from another site: a page there could empty the service, or make it send tasks. The
+// parameter hosts has names of this machine.
+func (e *Emulator) serveREST(s *service, hosts []string, handler func(*grpc.ClientConn) http.Handler) error {
 	if s.other == nil {
 		return nil
 	}
@@ -271,7 +280,8 @@ func (e *Emulator) serveREST(s *service, handler func(*grpc.ClientConn) http.Han
 	}
 	same := http.NewCrossOriginProtection()
 	r := &restServer{conn: conn,
-		http: &http.Server{Handler: same.Handler(handler(conn)), ReadHeaderTimeout: 10 * time.Second}}
+		http: &http.Server{Handler: rest.Hosts(same.Handler(handler(conn)), s.other.Addr(), hosts),
+			ReadHeaderTimeout: 10 * time.Second}}
 	e.rest = append(e.rest, r)
 	go r.http.Serve(s.other)
 	return nil

@@ -53,7 +53,8 @@ func (j *Job) Abort(ctx context.Context) error {
 //
 // Resume enqueues new tasks for all ranges that are not done. So it also helps a running job whose
 // queue was purged. Without Resume, such a job waits for [Engine.ReviveJobs]. If the job has
-// succeeded or was aborted or cleaned up, the error is [ErrWrongState].
+// succeeded or was aborted or cleaned up, the error is [ErrWrongState]. If the engine has a handler
+// of tasks ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper].
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -70,8 +71,10 @@ type RetryOptions struct {
 
 // Retry processes the job's failures again. Each failure gets all of its attempts again. Meanwhile
 // a running job continues with its other entities. A job that was paused or has failed also
-// continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up,
-// the error is [ErrWrongState]. A nil o selects all failures.
+// continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up, or
+// has succeeded without failures, the error is [ErrWrongState]. If the engine has a handler of tasks
+// ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper]. A nil o selects
+// all failures.
 //
 // Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
 // reopens failures, the new one replaces it. If no failure has the cause in o, the error is

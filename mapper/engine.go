@@ -105,7 +105,8 @@ type Engine struct {
 	health  *store.Health
 	retain  time.Duration // how long the records of new jobs are kept after their end
 
-	schedules []string // names of the engine's schedules
+	serves    atomic.Bool // whether Handler was called
+	schedules []string    // names of the engine's schedules
 	prices    billing.Prices
 
 	shown    *estimate.Shown
@@ -161,7 +162,7 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	}
 	e.log = observer.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Observer: observer,
-		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
+		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices, Serves: e.serves.Load}
 	for _, def := range o.Mappers {
 		observer.Has(context.Background(), def.Name())
 	}
@@ -269,6 +270,7 @@ func (e *Engine) names() string {
 // logs them, because they show that the queue's URL is wrong. It limits the time for a request's
 // body. To limit the time for the headers, set http.Server.ReadHeaderTimeout.
 func (e *Engine) Handler() http.Handler {
+	e.serves.Store(true)
 	queues := make(map[string]map[string]http.Handler) // by queue and path
 	for _, on := range e.queues {
 		handlers := on.jobs.Handlers()

@@ -424,7 +424,9 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	d := json.NewDecoder(bytes.NewReader(r.Queued))
 	d.DisallowUnknownFields() // without such a field, the run could process the wrong entities
 	if err := d.Decode(&stored); err != nil {
-		return fail(fmt.Errorf("perhaps a newer build has stored the waiting tick: %w", err))
+		return fail(fmt.Errorf("the waiting tick can't be read: %w: perhaps a newer build has stored it: deploy that "+
+			"build, or delete the entity %s %q once the schedule's last run has ended, to give up the tick", err,
+			record.ScheduleKind, s.name))
 	}
 	t := stored.tick
 	t.At, t.Options, t.waited = t.At.UTC(), stored.Options.current(), true

@@ -53,6 +53,8 @@ variables that clients need.`,
 		"the `HOST:PORT` of Cloud Tasks; port 0 chooses a free port")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
 		"the `HOST:PORT` that serves the public keys of the tasks' OIDC tokens")
+	flags.StringArrayVar(&o.AllowedHosts, "allow-host", nil,
+		"let web pages use this `name` of the machine in requests; repeatable")
 	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
 		"one entity in `N` has the property __scatter__, in production one in 128")
 	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,

@@ -35,7 +35,8 @@ func jobCommands() []*cobra.Command {
 		{"abort", "End a job permanently",
 			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged."},
 		{"retry", "Process a job's failures again",
-			"Processes only the failures of a job again. Each failure gets as many attempts as at first."},
+			"Processes only the failures of a job again. Each failure gets as many attempts as at first. " +
+				"The command refuses a job that succeeded without failures."},
 		{"move", "Move a job to this service's queue",
 			"Moves a job to the service that answers this command, for example after the job's queue or service was " +
 				"deleted or renamed. The service must have the job's mapper. The job gets the queue that the " +

@@ -24,6 +24,7 @@ func TestUndo(t *testing.T) {
 		says  string // a part of one of the two outputs
 	}{
 		{"", []string{"undo", "two"}, 1, "nothing was done: --yes does it"},
+		{"", []string{"retry", "two"}, 1, "it has no failures to retry"},
 		{"n\n", []string{"undo", "two"}, 1,
 			"Undo job two of add-credit? Its state is \"succeeded\", and it has written 300 entities."},
 		{"", []string{"undo", "none", "--yes"}, 1, "no such job: none"},

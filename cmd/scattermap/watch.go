@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -10,6 +13,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -25,8 +29,9 @@ func newWatch() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
 		Long: `Follows a job until it ends or is paused. A terminal shows a bar; other outputs get a line for each
-change. The exit code is 0 if the job has succeeded, and 3 if it left failures, failed, was aborted
-or is paused. An interrupt ends the command, and not the job.`,
+change. Of an export, it follows all three jobs. The exit code is 0 if the job has succeeded, and 3
+if it left failures, failed, was aborted or is paused. An interrupt ends the command, and not the
+job.`,
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
@@ -45,12 +50,76 @@ const (
 )
 
 // follow prints a job's progress until the job has ended or is paused. Then it prints the status in
-// the given format.
+// the given format. If the job belongs to an export, follow continues with the export's next job. A
+// table has the status of each of these jobs. Other formats have only the last job's status.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
-	job := new(mapper.Status)
-	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
+	now := new(mapper.Status)
+	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, now); err != nil {
 		return err
 	}
+	var failures error // of the first job: an export may allow them
+	for {
+		var next *mapper.Status
+		job, err := followJob(c, s, now)
+		if err == nil {
+			next, err = nextOfExport(c, s, job)
+		}
+		switch {
+		case err != nil:
+			return err
+		case *format == table:
+			_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
+		case next == nil:
+			err = format.write(c.OutOrStdout(), job)
+		}
+		if err == nil {
+			err = outcomeOf(job)
+		}
+		if next == nil || err != nil && !errors.Is(err, errFailures) {
+			return cmp.Or(err, failures)
+		}
+		now, failures = next, cmp.Or(failures, err)
+	}
+}
+
+// nextOfExport returns the job that an export has started at the end of the given job, or nil if
+// there is none. An export is three jobs: see package export.
+func nextOfExport(c *cobra.Command, s *service, job *mapper.Status) (*mapper.Status, error) {
+	run := runOf(job)
+	if run == "" || job.State != mapper.StateSucceeded && job.State != mapper.StateSucceededWithFailures {
+		return nil, nil
+	}
+	id, name, suffix := job.ID, job.Mapper, "-join"
+	if base, ok := strings.CutSuffix(name, suffix); ok {
+		id, name, suffix = strings.TrimSuffix(id, suffix), base, "-delete"
+	}
+	next := new(mapper.Status)
+	err := s.call(c.Context(), http.MethodGet, id+suffix, nil, nil, next)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "no such job"):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case next.Mapper != name+suffix || runOf(next) != run:
+		return nil, nil
+	}
+	return next, nil
+}
+
+// runOf returns the run of the export to which a job belongs, or "" if it belongs to none.
+func runOf(job *mapper.Status) string {
+	var params struct {
+		Run string `json:"run"`
+	}
+	if json.Unmarshal(job.Params, &params) != nil { // parameters of another mapper
+		return ""
+	}
+	return params.Run
+}
+
+// followJob prints a job's progress until the job has ended or is paused, and returns its status.
+func followJob(c *cobra.Command, s *service, job *mapper.Status) (*mapper.Status, error) {
+	id := job.ID
 	show, done := plainLines(c.ErrOrStderr())
 	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		show, done = bar(f)
@@ -61,7 +130,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		select {
 		case <-c.Context().Done():
 			done()
-			return fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
+			return nil, fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
 		case <-time.After(lookEvery):
 		}
 		now := new(mapper.Status)
@@ -74,29 +143,28 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 			}
 			if failed >= fewFailures && time.Since(failing) > patient {
 				done()
-				return err
+				return nil, err
 			}
 		}
 	}
 	done()
-	var err error
-	if *format != table {
-		err = format.write(c.OutOrStdout(), job)
-	} else {
-		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
+	return job, nil
+}
+
+// outcomeOf returns an error if a job has not succeeded.
+func outcomeOf(job *mapper.Status) error {
+	if job.State == mapper.StateSucceeded {
+		return nil
 	}
-	if err == nil && job.State != mapper.StateSucceeded {
-		say := fmt.Sprintf("\"scattermap describe %s\" says more", id)
-		if job.Failures > 0 {
-			say = fmt.Sprintf("\"scattermap describe %s\" and \"scattermap failures %s\" say more", id, id)
-		}
-		outcome := errJob
-		if job.State == mapper.StateSucceededWithFailures {
-			outcome = errFailures
-		}
-		err = fmt.Errorf("%w: %s is %q; %s", outcome, id, job.State, say)
+	say := fmt.Sprintf("\"scattermap describe %s\" says more", job.ID)
+	if job.Failures > 0 {
+		say = fmt.Sprintf("\"scattermap describe %s\" and \"scattermap failures %s\" say more", job.ID, job.ID)
 	}
-	return err
+	outcome := errJob
+	if job.State == mapper.StateSucceededWithFailures {
+		outcome = errFailures
+	}
+	return fmt.Errorf("%w: %s is %q; %s", outcome, job.ID, job.State, say)
 }
 
 // total returns the estimated number of a job's entities. It is at least the number of processed

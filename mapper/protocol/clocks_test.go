@@ -63,8 +63,6 @@ func TestSlowClock(t *testing.T) {
 					w.must(job.Pause(ctx))
 					w.must(job.Resume(ctx))
 					w.wait(job)
-					w.must(job.Retry(ctx, nil))
-					w.wait(job)
 					w.must(job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}))
 					time.Sleep(time.Hour)
 				}

@@ -91,6 +91,30 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
+// TestRetryWithoutFailures retries a job that has succeeded. It must be refused, and the finalizer
+// must not run again.
+func TestRetryWithoutFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
+		w = newWorld(t, setting{}, m)
+		w.putAccounts(names(30))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+		w.must(err)
+		w.wait(job)
+		if err := job.Retry(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "it has no failures to retry") {
+			t.Errorf("%v, want ErrWrongState that says why", err)
+		}
+		time.Sleep(time.Hour)
+		var r report
+		if err := w.client.Get(t.Context(), reportKey, &r); err != nil || r != (report{1, 30, "succeeded"}) {
+			t.Errorf("%+v, %v, want one run of the finalizer", r, err)
+		}
+	})
+}
+
 // TestFinalizerStatus checks the numbers of entities in the status that a finalizer gets.
 func TestFinalizerStatus(t *testing.T) {
 	t.Parallel()

@@ -265,6 +265,37 @@ func TestMove(t *testing.T) {
 	})
 }
 
+// TestContinueWithoutTheMapper retries and resumes a job in a service of the same queue that lacks
+// the job's mapper. It must be refused. An engine that handles no tasks, as of an operator, may.
+func TestContinueWithoutTheMapper(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, failing77)
+		w.putAccounts(names(300))
+		over(w, failing77, &mapper.StartOptions{ID: "one"})
+		engineOf := func(m mapper.AnyMapper) *mapper.Engine {
+			e, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{m},
+				Logger: slog.New(slog.DiscardHandler)})
+			w.must(err)
+			return e
+		}
+		other := engineOf(steadyCredit)
+		other.Handler()
+		for name, err := range map[string]error{
+			"retry":  other.Job("one").Retry(t.Context(), nil),
+			"resume": other.Job("one").Resume(t.Context()),
+		} {
+			if !errors.Is(err, mapper.ErrUnknownMapper) || !strings.Contains(err.Error(), failing77.Name()) {
+				t.Errorf("%s in a service without the mapper: %v, want ErrUnknownMapper that names it", name, err)
+			}
+		}
+		if s := w.status(w.engine.Job("one")); s.State != mapper.StateSucceededWithFailures {
+			t.Errorf("status %+v", s)
+		}
+		w.must(engineOf(steadyCredit).Job("one").Retry(t.Context(), nil))
+	})
+}
+
 // TestMoveInTrouble moves a job back and forth between two services, while calls and deliveries
 // fail. Each account must be credited once, and the job's records must prove that.
 func TestMoveInTrouble(t *testing.T) {

@@ -460,10 +460,17 @@ func TestLateReplacement(t *testing.T) {
 	for after := int(testflag.Seed(t) % uint64(step)); ; after += step {
 		m, aborted := &mishap{after: after}, false
 		synctest.Test(t, func(t *testing.T) {
-			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
-				mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+			var mended atomic.Bool
+			brittle := mapper.Update("brittle", func(_ context.Context, a *mapper.Entity[account], _ credit) error {
+				if time.Sleep(100 * time.Millisecond); a.Key.Equal(names(1)[0]) && !mended.Load() {
+					return mapper.Permanent(errors.New("broken"))
+				}
+				return mapper.Skip
+			})
+			w, ctx, s := newWorld(t, setting{}, brittle), t.Context(),
+				mapper.NewSchedule("nightly", brittle, mapper.OverlapReplace)
 			bridge.Tick(w.engine, s.Name())
-			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+			late := newFleetOf(w, queueName, target, 1, 1, brittle)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
 			// Meanwhile the first run ends. Another process starts the tick's run, which ends, too.
@@ -471,9 +478,11 @@ func TestLateReplacement(t *testing.T) {
 				if aborted = w.status(first).State == mapper.StateAborted; aborted {
 					return
 				}
-				w.wait(first)
+				_, err := first.Wait(ctx)
+				w.must(err)
+				mended.Store(true)
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
-				w.must(first.Retry(ctx, nil)) // the run has no failures, so the retry makes it run only for a moment
+				w.must(first.Retry(ctx, nil))
 			}
 			e := late.pick().engine
 			bridge.Tick(e, s.Name())

@@ -38,7 +38,7 @@ type recipe struct {
 func simulateRecipe(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 44))
 	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: faults.New(seed, trouble(rng)...),
-		n: 10 + rng.IntN(200), ended: make(map[string]time.Time)}}
+		n: 10 + rng.IntN(200)}}
 	all := []mapper.AnyMapper{NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers}
 	r.faults.Pause()
 	r.world = newWorld(t, setting{

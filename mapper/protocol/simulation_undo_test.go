@@ -108,8 +108,7 @@ type undoSimulation struct {
 	faults  *faults.Faults
 	fleet   *fleet
 	history *history
-	n       int                  // number of accounts
-	ended   map[string]time.Time // when each job has ended, by ID
+	n       int // number of accounts
 }
 
 // scribbler returns a mapper that does the same as meddler, and more. The last digit but one of an
@@ -172,7 +171,6 @@ func simulateUndo(t *testing.T, seed uint64) {
 	s := &undoSimulation{
 		rng: rng, faults: faults.New(seed, trouble(rng)...), n: 50 + rng.IntN(400),
 		history: &history{writes: make(map[string][]write), keys: make(map[string]*datastore.Key)},
-		ended:   make(map[string]time.Time),
 	}
 	m := scribbler(s.n)
 	if rng.IntN(3) == 0 {
@@ -250,12 +248,8 @@ func (s *undoSimulation) wrongClocks(id string) {
 				return err
 			}
 			for i, p := range all {
-				switch at, _ := p.Value.(time.Time); p.Name {
-				case "created":
+				if at, ok := p.Value.(time.Time); ok && (p.Name == "created" || p.Name == "ended") {
 					all[i].Value = off(at)
-				case "ended":
-					s.ended[id] = off(at)
-					all[i].Value = s.ended[id]
 				}
 			}
 			_, err := tx.Put(record.JobKey(id), &all)
@@ -449,7 +443,6 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 		status, err := s.engine.Job(id).Status(s.Context())
 		switch {
 		case err == nil && status.State.Ended():
-			s.ended[id] = status.Ended
 			return status
 		case err == nil && status.State == mapper.StatePaused:
 			_ = s.engine.Job(id).Resume(s.Context())
@@ -515,7 +508,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 	if counts != nil && counts["left"] != int64(len(left)) {
 		s.Errorf("%d entities are left by the list, and %d by the count", len(left), counts["left"])
 	}
-	ended := s.ended[job] // from the history, because the job's record may be deleted
+	ended := s.endOf(job)
 	var restored, removed int64
 	for name, writes := range s.history.writes {
 		key := s.history.keys[name]
@@ -547,6 +540,20 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 		s.Errorf("%d entities were restored and %d removed, and the undo says %v", restored, removed, counts)
 	}
 	s.Logf("%d entities restored, %d removed, %d left", restored, removed, len(left))
+}
+
+// endOf returns when a job ended, by the database's clock. The history has this time also if the
+// job's record was changed or deleted later.
+func (s *undoSimulation) endOf(id string) (ended time.Time) {
+	over := func(version int64) bool {
+		return s.image(record.JobKey(id), version).GetProperties()["ended"].GetTimestampValue().AsTime().Unix() > 0
+	}
+	for _, w := range s.history.writes[record.JobKey(id).String()] {
+		if over(w.version) && !over(w.version-1) {
+			ended = time.UnixMicro(w.version - 1)
+		}
+	}
+	return ended
 }
 
 // A role is the relation of the writer of an entity to a job.
@@ -690,7 +697,8 @@ func (e *scribbled) checkGone(first int) {
 }
 
 // stood reports whether these writes to the entity followed each other. The job's last write
-// deleted it, others put it before the job ended, and others deleted it before the undo wrote it.
+// deleted it, others put it a second before the job ended, and others deleted it before the undo
+// wrote it.
 // The result was is the entity before the job's last writes.
 //
 // More than an hour after the job's end, the database can only read whole minutes. In this case the
@@ -713,7 +721,7 @@ func (e *scribbled) stood() (stood bool, was *datastorepb.Entity) {
 	thereAt := func(t time.Time) bool { return !put.at.After(t) && deleted.at.After(t) }
 	late := slices.ContainsFunc(rest, func(w wrote) bool { return w.at.Sub(e.ended) > 55*time.Minute })
 	minute := e.ended.Truncate(time.Minute)
-	return put.by == someone && put.is != nil && deleted.by == someone && deleted.is == nil && thereAt(e.ended) &&
+	return put.by == someone && put.is != nil && deleted.by == someone && deleted.is == nil && thereAt(e.ended) && thereAt(e.ended.Add(-time.Second)) &&
 		(!late || thereAt(minute) || thereAt(minute.Add(time.Minute))) &&
 		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone }), e.all[first].was
 }
@@ -831,7 +839,6 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 40))
 	s := &undoSimulation{
 		rng: rng, faults: faults.New(seed, trouble(rng)...), n: 20 + rng.IntN(300),
-		ended: make(map[string]time.Time),
 	}
 	reads := func(e *mapper.Entity[purse], _ mapper.NoParams) []*datastore.Key {
 		h := moves(e.Key)

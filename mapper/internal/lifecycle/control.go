@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
@@ -231,6 +232,17 @@ func (js *Jobs) owned(f change) change {
 	}
 }
 
+// able returns a change that fails if this process handles tasks and lacks the job's mapper: its
+// handler would refuse the job's tasks. Otherwise the change calls f.
+func (js *Jobs) able(f change) change {
+	return func(j *record.Job) (bool, error) {
+		if js.Mappers[j.Mapper] == nil && js.Serves != nil && js.Serves() {
+			return false, fmt.Errorf("%w %q: this service does not have it", function.ErrUnknownMapper, j.Mapper)
+		}
+		return f(j)
+	}
+}
+
 // Pause pauses a running job: its tasks start no more pages.
 func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
 	_, err := js.Change(ctx, ref, "paused", js.owned((*record.Job).Pause))
@@ -295,9 +307,9 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := js.updateGuarded(ctx, ref, "resumed", js.owned(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, "resumed", js.owned(js.able(func(j *record.Job) (bool, error) {
 		return true, j.Resume(failed, time.Now())
-	}))
+	})))
 	if err == nil {
 		err = js.enqueueEpoch(ctx, job)
 	}
@@ -344,9 +356,9 @@ func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err er
 			}
 		}
 	}
-	job, err := js.updateGuarded(ctx, ref, what, js.owned(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, what, js.owned(js.able(func(j *record.Job) (bool, error) {
 		return true, j.Retry(s, time.Now())
-	}))
+	})))
 	if err != nil {
 		return err
 	}

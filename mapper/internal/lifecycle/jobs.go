@@ -32,6 +32,10 @@ type Jobs struct {
 	Random   func() uint64 // returns a random number that is different at each call
 	Prices   billing.Prices
 
+	// Serves reports whether this process handles tasks, which needs the jobs' mappers. Otherwise it
+	// only controls jobs, whose tasks another process handles. nil: it only controls jobs.
+	Serves func() bool
+
 	Revived func(context.Context) error // called at the end of Revive; nil: nothing is called
 	Beside  []*Jobs                     // the Jobs of the engine's other queues, which Revive also handles
 	Portion Portion

@@ -147,7 +147,7 @@ func TestControl(t *testing.T) {
 		{"aborted while it is paused", false, false, []do{pause, abort}, record.Aborted, false},
 		{"paused after its end", true, false, []do{pause}, record.Succeeded, true},
 		{"resumed after it was aborted", false, false, []do{abort, resume}, record.Aborted, true},
-		{"retried without a failure", true, false, []do{retry}, record.Succeeded, false},
+		{"retried without a failure", true, false, []do{retry}, record.Succeeded, true},
 		{"retried, and it fails again", true, true, []do{retry}, record.SucceededWithFailures, false},
 		{"cleaned up while it runs", false, false, []do{clean}, record.Running, true},
 		{"cleaned up", true, true, []do{clean}, record.SucceededWithFailures, false},

@@ -126,7 +126,9 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 		return err
 	}
 	switch j.State {
-	case Running, Paused, Failed, Succeeded, SucceededWithFailures:
+	case Running, Paused, Failed, SucceededWithFailures:
+	case Succeeded: // otherwise its finalizer would run again
+		return fmt.Errorf("%w: it has no failures to retry", ErrState)
 	default:
 		return refuse(j)
 	}

@@ -24,7 +24,7 @@ func TestControl(t *testing.T) {
 		{"pause", (*Job).Pause, "P = x x x x"},
 		{"abort", func(j *Job) (bool, error) { return j.Abort(noon) }, "A A A = x x"},
 		{"resume", always(func(j *Job) error { return j.Resume(0, noon) }), "R R R x x x"},
-		{"retry", always(func(j *Job) error { return j.Retry(Selection{}, noon) }), "R R R x R R"},
+		{"retry", always(func(j *Job) error { return j.Retry(Selection{}, noon) }), "R R R x x R"},
 		{"clean up", func(j *Job) (bool, error) { return j.CleanUp("{}") }, "x x F A S W"},
 	} {
 		letters := map[JobState]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S",

@@ -34,13 +34,13 @@ func TestResumeRenews(t *testing.T) {
 			Job{State: Paused, OverBudget: true, Spent: 0.9, Allowance: 2}, resume, limits{}, 0, 3, ""},
 		{"resume a job whose budget is not spent",
 			Job{State: Paused, Spent: 0.9, Allowance: 2}, resume, limits{}, 0.9, 2, ""},
-		{"retry all failures", Job{State: Succeeded, Limit: 30, LimitStep: 10, Failures: 20, Tried: 100},
+		{"retry all failures", Job{State: SucceededWithFailures, Limit: 30, LimitStep: 10, Failures: 20, Tried: 100},
 			retry(Selection{Failed: 25}), limits{limit: 10}, 0, 0, ""},
-		{"retry one cause: the other failures do not count", Job{State: Succeeded, Limit: 30, LimitStep: 10,
+		{"retry one cause: the other failures do not count", Job{State: SucceededWithFailures, Limit: 30, LimitStep: 10,
 			Failures: 20, Tried: 100}, retry(Selection{"timeout", 25}), limits{35, 20, 100}, 0, 0, "timeout"},
-		{"retry one cause without a limit", Job{State: Succeeded, Limit: -1, LimitStep: -1},
+		{"retry one cause without a limit", Job{State: SucceededWithFailures, Limit: -1, LimitStep: -1},
 			retry(Selection{"timeout", 25}), limits{limit: -1}, 0, 0, "timeout"},
-		{"retry one cause of a job of a build without a limit", Job{State: Succeeded},
+		{"retry one cause of a job of a build without a limit", Job{State: SucceededWithFailures},
 			retry(Selection{"timeout", 25}), limits{}, 0, 0, "timeout"},
 	} {
 		j := test.job

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -212,25 +211,16 @@ func TestOldPast(t *testing.T) {
 	}
 }
 
-// TestClocks undoes a page in each story, after processes whose clocks are wrong have recorded the
-// job's start and its end. The result must be the same as with right clocks.
+// TestClocks undoes a page in each story. The clocks of the processes that record the job's start
+// and its end are wrong. The result must be the same as with right clocks.
 func TestClocks(t *testing.T) {
 	for _, s := range stories {
-		if strings.Contains(s.name, "put and deleted by others") {
-			continue // it depends on the recorded end whether the undo notices these writes
-		}
 		for _, off := range [][2]time.Duration{{-10, -10}, {-10, 10}, {-3, 3}, {3, -3}, {10, -10}, {10, 10}} {
 			t.Run(fmt.Sprintf("%s, clocks off by %d", s.name, off), func(t *testing.T) {
 				inWorld(t, 3, []int64{1, 2, 3, 11, 51, 52}, func(w *world) {
+					w.off = [2]time.Duration{off[0] * time.Minute, off[1] * time.Minute}
+					w.restart(w.job)
 					s.job(w)
-					w.job.Created = w.job.Created.Add(off[0] * time.Minute)
-					if !w.job.Ended.IsZero() {
-						w.job.Ended = w.job.Ended.Add(off[1] * time.Minute)
-					}
-					w.commit(func(tx *datastore.Transaction) error {
-						_, err := tx.Mutate(w.job.Update())
-						return err
-					})
 					w.wantUndo(s.page, strings.Split(s.says, "\n")...)
 				})
 			})

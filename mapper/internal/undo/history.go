@@ -65,6 +65,7 @@ type history struct {
 	// when the job's record was created, by the database's clock: the clocks of processes may be
 	// wrong
 	begun   time.Time
+	ended   time.Time // shortly before the job ended, by the database's clock; zero: not looked for
 	closers map[time.Time]*closers
 
 	mu       sync.Mutex           // guards restores

@@ -54,9 +54,6 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	if err := u.lookBetween(ctx, c, all); err != nil {
-		return nil, err
-	}
 	for _, e := range all {
 		first, err := past{u}.beforeJob(ctx, timeOf(e.before))
 		switch {

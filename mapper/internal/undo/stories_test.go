@@ -90,7 +90,7 @@ var stories = []story{
 	{"put, and changed by others", func(w *world) { w.page(0, to{99: 7}); w.somebody(to{99: 8}) }, 0,
 		"99 stays: " + whyChanged, 19},
 	{"put back by others", func(w *world) { w.page(0, to{1: 7}); w.somebody(to{1: 1}) }, 0, "", 19},
-	{"deleted", func(w *world) { w.page(0, to{1: gone}); w.end(); time.Sleep(time.Minute) }, 0, "1 becomes 1", 12},
+	{"deleted", func(w *world) { w.page(0, to{1: gone}); w.end(); time.Sleep(time.Minute) }, 0, "1 becomes 1", 16},
 	{"deleted, and put by others", func(w *world) { w.page(0, to{1: gone}); w.somebody(to{1: 9}) }, 0,
 		"1 stays: " + whyChanged, 19},
 	{"deleted, and put back by others", func(w *world) { w.page(0, to{1: gone}); w.somebody(to{1: 1}) }, 0, "", 19},
@@ -99,7 +99,7 @@ var stories = []story{
 		w.somebody(to{51: 9})
 		w.end()
 		w.somebody(to{51: gone})
-	}, 0, "51 stays: " + whyDeleted, 22},
+	}, 0, "51 stays: " + whyDeleted, 26},
 	{"deleted, and put and deleted by others long after the job", func(w *world) {
 		w.page(0, to{51: gone})
 		w.end()
@@ -108,7 +108,7 @@ var stories = []story{
 		time.Sleep(later / 10)
 		w.somebody(to{51: gone})
 		time.Sleep(later)
-	}, 0, "51 stays: " + whyDeleted, 20},
+	}, 0, "51 stays: " + whyDeleted, 24},
 	{"put and deleted by two pages", func(w *world) { w.page(0, to{99: 7}); w.page(1, to{99: gone}) }, 1, "", 21},
 	{"put and deleted by two pages, and by others since", func(w *world) {
 		w.page(0, to{99: 7})
@@ -116,7 +116,7 @@ var stories = []story{
 		w.somebody(to{99: 8})
 		w.end()
 		w.somebody(to{99: gone})
-	}, 1, "", 31},
+	}, 1, "", 35},
 	{"two pages", func(w *world) { w.page(0, to{51: 7}); w.page(1, to{51: 8}) }, 1, "51 becomes 51", 15},
 	{"two pages, long after the job", func(w *world) {
 		w.page(0, to{51: 7})
@@ -206,7 +206,7 @@ var stories = []story{
 		w.somebody(to{3: 9})
 		w.end()
 		time.Sleep(2 * time.Hour)
-	}, 0, "1 becomes 1\n2 becomes 2\n3 stays: " + whyChanged, 16},
+	}, 0, "1 becomes 1\n2 becomes 2\n3 stays: " + whyChanged, 20},
 	{"after an hour, if another page wrote it before", func(w *world) {
 		time.Sleep(10*time.Minute + 30*time.Second)
 		w.page(1, to{1: 7})

@@ -274,9 +274,6 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
 	}
-	if err := u.lookBetween(ctx, c, all); err != nil {
-		return nil, err
-	}
 	if err := u.lookAgain(ctx, o, c, all); err != nil {
 		return nil, err
 	}
@@ -378,7 +375,7 @@ func (u undoer) look(
 		e.becomes, e.changed = e.before.GetEntity(), does == changed
 		all = append(all, e)
 	}
-	return all, nil
+	return all, u.lookBetween(ctx, c, all, now.ReadTime())
 }
 
 // take adds entities to the outcome, by the undo's decision on each: those to restore as changes,

@@ -45,6 +45,7 @@ type world struct {
 	ranges []*record.Range
 	parts  []*record.Range // the ranges of the undo
 
+	off     [2]time.Duration      // how far the clocks are ahead that record the job's start and its end
 	between func()                // called after a page's reads and before its commit; nil: nothing happens
 	with    []*datastore.Mutation // further mutations in the next page's commit
 	wrote   func(*undolog.Wrote)  // changes what the next page's record says; nil: no change
@@ -152,7 +153,7 @@ func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
 func (w *world) restart(job *record.Job) {
 	w.Helper()
 	w.commit(func(tx *datastore.Transaction) error { return tx.Delete(record.JobKey(job.ID)) })
-	job.Created = time.Now()
+	job.Created = time.Now().Add(w.off[0])
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(job.Insert()); return err })
 }
 
@@ -245,7 +246,7 @@ func (w *world) another(n int) *record.Range {
 }
 
 func (w *world) end() {
-	if w.job.Ended = time.Now(); w.job.State == record.Running {
+	if w.job.Ended = time.Now().Add(w.off[1]); w.job.State == record.Running {
 		w.job.State = record.Succeeded
 	}
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
