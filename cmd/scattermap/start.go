@@ -295,8 +295,9 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts no job. With --calls, the plan assumes one call for each entity. A plan costs at most a few
-thousand reads, or 11,000 if it must count the entities that match a filter.`,
+cost. It starts no job. With --calls, a limit of calls to a service, the plan assumes that the function makes
+one such call for each entity. A plan costs at most a few thousand reads, or 11,000 if it must count the
+entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())

@@ -121,8 +121,8 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	return id, 0, nil
 }
 
-// At draws an ID for a time that the caller chooses. Its numbers start at a random place in the
-// sequence, because other processes may draw IDs for the same time.
+// At draws an ID for a time that the caller chooses. The sequence numbers of the IDs for one time
+// start at a random number, because other processes may draw IDs for the same time.
 func (g *Generator) At(t time.Time) (ID, error) {
 	since := t.Sub(Epoch)
 	ms := since.Milliseconds()

@@ -56,8 +56,8 @@ func (p *parser) position(clause string) (position, error) {
 	return pos, nil
 }
 
-// limit reads the text after LIMIT into q. It is the largest number of results, or a cursor at
-// which the query ends. LIMIT FIRST has both, and the query ends at the first one that it reaches.
+// limit parses the text after LIMIT, and stores it in q. The text is the largest number of results, or a cursor at
+// which the query ends. LIMIT FIRST has both, and the query ends at the one that it reaches first.
 func (p *parser) limit(q *pb.Query) error {
 	if !p.calls("FIRST") {
 		at, err := p.position("LIMIT")
@@ -98,8 +98,8 @@ func limitAt(q *pb.Query, at position) {
 	}
 }
 
-// offset reads the text after OFFSET into q: the number of results to skip. They are counted from
-// the first result, or from a cursor.
+// offset parses the text after OFFSET, and stores the number of results to skip in q. They are
+// counted from the first result, or from a cursor.
 func (p *parser) offset(q *pb.Query) error {
 	from, err := p.position("OFFSET")
 	if err != nil {

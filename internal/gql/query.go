@@ -62,8 +62,8 @@ func (p *parser) query() (*pb.Query, error) {
 	return q, nil
 }
 
-// selection reads the list of properties that a query returns into q. DISTINCT without ON applies
-// to all of these properties.
+// selection parses the list of properties that a query returns, and stores it in q. DISTINCT
+// without ON applies to all of these properties.
 func (p *parser) selection(q *pb.Query) (err error) {
 	distinct := p.accept("DISTINCT")
 	on := distinct && p.accept("ON")
@@ -101,7 +101,7 @@ func (p *parser) selection(q *pb.Query) (err error) {
 	return nil
 }
 
-// source reads FROM and WHERE into q. A query without FROM is over all kinds.
+// source parses FROM and WHERE, and stores them in q. A query without FROM is over all kinds.
 func (p *parser) source(q *pb.Query) (err error) {
 	if p.accept("FROM") {
 		kind, err := p.name("a kind")

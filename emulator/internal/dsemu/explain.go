@@ -12,7 +12,7 @@ import (
 // plans reports whether a request wants only the plan of the query, and no results.
 func plans(o *pb.ExplainOptions) bool { return o != nil && !o.Analyze }
 
-// A cost is what running a query took.
+// A cost counts what a query has read and returned, and what Datastore would bill for it.
 type cost struct {
 	results    int64
 	reads      int64 // billed reads

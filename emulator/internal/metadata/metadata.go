@@ -349,8 +349,8 @@ func (d *description) measureAll(ns string) (m measure) {
 
 func (m measure) add(o measure) measure { return measure{m.count + o.count, m.bytes + o.bytes} }
 
-// properties returns the properties of a statistic: the four that all statistics have, and those in
-// the map more. The parameter at is the time of the state that is described. The sizes do not
+// properties returns the properties of a statistic: the four that all statistics have, and the
+// parameter more. The parameter at is the time of the state that is described. The sizes do not
 // include indexes, which the embedded Datastore does not measure.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{

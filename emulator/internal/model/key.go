@@ -36,7 +36,8 @@ func Invalid(format string, args ...any) error {
 // Reserved reports whether a kind, a name or a property is reserved by Datastore.
 func Reserved(s string) bool { return names.Reserved(s) }
 
-// A Key is a key that has passed the checks.
+// A Key is a complete key of a request. Its project, database, namespace and path are within
+// Datastore's rules.
 type Key struct {
 	Namespace string
 	Kind      string

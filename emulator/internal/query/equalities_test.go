@@ -158,7 +158,7 @@ func TestNamesRead(t *testing.T) {
 		}
 		asked := name()
 		want := slices.ContainsFunc(all, func(p string) bool { return p == asked || strings.HasPrefix(p, asked+".") })
-		if got := store.NamesOf(slices.Clone(all)).Read([]byte(asked)); got != want {
+		if got := store.NamesOf(slices.Clone(all)).Needs([]byte(asked)); got != want {
 			t.Fatalf("%q reads %q: %v, want %v", all, asked, got, want)
 		}
 	}

@@ -137,7 +137,7 @@ func (q *Query) needsProperties() bool {
 
 // reads reports whether rows depend on the property of this name, or on a property nested in it.
 func (q *Query) reads(name []byte) bool {
-	return q.named.Read(name)
+	return q.named.Needs(name)
 }
 
 // namesRead returns the names of the properties on which rows depend.

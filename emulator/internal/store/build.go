@@ -97,7 +97,7 @@ func (b *Build) Work(rest func()) {
 		if i%restEvery == restEvery-1 {
 			rest()
 		}
-		properties := u.form.Some(b.index.names.Read)
+		properties := u.form.Some(b.index.names.Needs)
 		if u.remove {
 			b.index.remove(u.record, properties)
 		} else {

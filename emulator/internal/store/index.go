@@ -45,10 +45,11 @@ func NamesOf(names []string) Names {
 	return slices.Compact(names)
 }
 
-// Read reports whether the list has the name of a property, or of a property nested in it. The name
-// is in bytes, as in wire form: a scan calls Read for each property of each entity, and must not
-// copy it.
-func (n Names) Read(name []byte) bool {
+// Needs reports whether a scan that needs the listed properties must decode the property with this
+// name. It must if the list has the name, or the name of a property nested in it: "a.b" needs "a".
+// The name is in bytes, as in wire form, because a scan calls Needs for each property of each
+// entity, and must not copy the name.
+func (n Names) Needs(name []byte) bool {
 	for _, one := range n {
 		if len(one) >= len(name) && one[:len(name)] == string(name) &&
 			(len(one) == len(name) || one[len(name)] == '.') {

@@ -70,7 +70,7 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 		return
 	}
 	properties := v.Some(func(name []byte) bool {
-		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.names.Read(name) })
+		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.names.Needs(name) })
 	})
 	idle := false
 	for _, idx := range k.indexes {

@@ -79,8 +79,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh adds a record to the buckets in the first reading: hashes of its ID, its children's IDs,
-// its start and its end.
+// weigh is the first reading of a record. It hashes the record's ID, its children's IDs, its start
+// and its end, and adds these hashes to the sums of the buckets (see diagnosis).
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -92,8 +92,8 @@ func (d *diagnosis) weigh(r *record.Range) {
 	}
 }
 
-// look examines a record in the second reading. If its ID, a child's ID, its start or its end is in
-// a selected bucket, look stores it.
+// look is the second reading of a record. If the record's ID, a child's ID, its start or its end is
+// in a selected bucket, look stores this ID or place in the diagnosis.
 func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true

@@ -94,7 +94,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 		metric.WithDescription("Tasks of ranges that run in the process now."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
-		metric.WithDescription("Longest time that a running job of the mapper has committed no page."),
+		metric.WithDescription("Time since the last committed page of a running job; of several jobs of the mapper, "+
+			"the longest."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
 			for mapper, idle := range ob.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
@@ -140,8 +141,8 @@ type Page struct {
 const (
 	AtStart    = "start"   // cut at the start of the job
 	BeforePage = "before"  // cut before a page, because workers are idle
-	BehindPage = "behind"  // cut at the end of a page, as planned
-	Late       = "late"    // cut at the end of a page, because this task would otherwise end late
+	BehindPage = "behind"  // cut by the commit of a page, because the plan before the page said so
+	Late       = "late"    // cut by the commit of a page, because this task would otherwise end late
 	Failed     = "failure" // not cut, but made for a failed entity
 )
 

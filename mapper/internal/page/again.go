@@ -20,10 +20,14 @@ type Moved struct {
 	Now wire.Stamp
 }
 
-// Again runs the function again on entities that other clients have changed. It also runs it on
-// entities whose calls have read what the function writes for these. It also runs it on failed
-// entities, because outdated data may be the cause. The new results replace the old ones. As in
-// Run, calls may overlap and take batches.
+// Again runs the function again on three groups of entities, and replaces their results:
+//
+//   - entities that other clients have changed
+//   - entities for which the function has read an entity that has changed, by other clients or by
+//     the new calls for earlier entities
+//   - failed entities, because outdated data may be the cause
+//
+// As in Run, calls may overlap and take batches.
 //
 // If aside returns an error for an entity, the function does not run again on it. The entity fails
 // with this error, and the current attempt does not count. If the job's rate refuses calls of a

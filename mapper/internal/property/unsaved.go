@@ -24,8 +24,9 @@ func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 // flattened slice. If the array is not stored yet, the empty value is stored.
 type omitted struct{ value any }
 
-// complete adds placeholders to the properties as which the struct v was saved: one for each
-// element of a slice that the Go client has left out. It does not change its arguments.
+// complete gets the properties that the Go client saved for the struct v. If the client left out
+// elements of a slice, complete adds a placeholder for each such element. It does not change its
+// arguments.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
