@@ -389,6 +389,17 @@ func TestWaitingElsewhere(t *testing.T) {
 			if err := w.Client.Get(t.Context(), record.ScheduleKey("nightly"), now); err != nil || !now.Has(midnight) {
 				t.Errorf("a tick %s: %+v, %v", what, now, err)
 			}
+			// an operator gives the tick up, as the error says
+			if err := w.Client.Delete(t.Context(), record.ScheduleKey("nightly")); err != nil {
+				t.Fatal(err)
+			}
+			next, err := s.Tick(t.Context(), w.Engine, midnight.Add(24*time.Hour), mapper.Query{Kind: "Leaf"}, "night", nil)
+			if err != nil || next.Job == nil {
+				t.Fatalf("after the tick %s was given up: %+v, %v", what, next, err)
+			}
+			if status, err := next.Job.Wait(t.Context()); err != nil || status.State != mapper.StateSucceeded {
+				t.Errorf("after the tick %s was given up: %+v, %v", what, status, err)
+			}
 		})
 	}
 }
