@@ -245,7 +245,7 @@ func worst(s *status) string {
 
 // left returns a text with the time until the job ends, or "" if it is not known.
 func left(s *status) string {
-	if s.Progress.TimeLeft <= 0 {
+	if s.Progress.TimeLeft <= 0 || s.Progress.TimeLeftMax < 0 {
 		return ""
 	}
 	return ", about " + operator.Roughly(s.Progress.TimeLeft) + " left"

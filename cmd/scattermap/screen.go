@@ -229,7 +229,7 @@ var columns = []column{
 		return operator.Grouped(int64(j.status.Progress.EntitiesPerSecond)) + "/s"
 	}},
 	{"LEFT", 8, 2, true, func(j *topJob) string {
-		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft < 0 {
+		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeftMax < 0 {
 			return ""
 		}
 		return operator.Roughly(j.status.Progress.TimeLeft)

@@ -151,12 +151,10 @@ func Percent(p mapper.Progress) string {
 // Takes returns a text with the time until a job ends, and its bounds.
 func Takes(p mapper.Progress) string {
 	switch least := Roughly(p.TimeLeftMin); {
-	case p.TimeLeft < 0 && p.TimeLeftMin <= 0:
+	case p.TimeLeftMax < 0 && p.TimeLeftMin <= 0:
 		return "not known"
-	case p.TimeLeft < 0:
+	case p.TimeLeftMax < 0: // without an upper bound, the estimate says nothing
 		return least + " or more"
-	case p.TimeLeftMax < 0:
-		return fmt.Sprintf("about %s, or more", Roughly(p.TimeLeft))
 	case least == Roughly(p.TimeLeftMax):
 		return "about " + Roughly(p.TimeLeft)
 	}

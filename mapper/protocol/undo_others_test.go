@@ -549,7 +549,7 @@ func TestUndoMixed(t *testing.T) {
 			if err := w.client.Get(ctx, hot, &a); err != nil || a.Owner != "somebody else" {
 				t.Errorf("%+v, %v", a, err)
 			}
-			if diff := cmp.Diff(map[string]string{hot.String(): "it was changed after the page wrote it"},
+			if diff := cmp.Diff(map[string]string{hot.String(): "it was changed after the job wrote it"},
 				leftBy(t, undo)); diff != "" || s.Counters["left"] != 1 {
 				t.Errorf("%v %s", s.Counters, diff)
 			}

@@ -203,14 +203,14 @@ func TestUndo(t *testing.T) {
 				want, wantLeft := maps.Clone(before), make(map[string]string)
 				for _, key := range touched {
 					want[key.String()], wantLeft[key.String()] = after[key.String()],
-						"it was changed after the page wrote it"
+						"it was changed after the job wrote it"
 				}
 				for _, key := range []*datastore.Key{account(9), account(n), note(8)} {
 					want[key.String()] = after[key.String()]
 				}
 				for _, key := range gone {
 					delete(want, key.String())
-					wantLeft[key.String()] = "it was deleted after the page wrote it"
+					wantLeft[key.String()] = "it was deleted after the job wrote it"
 				}
 				delete(wantLeft, note(144).String()) // this entity did not exist before the job
 				if diff := cmp.Diff(want, images(t, w.client, "Account", "Note", "Event")); diff != "" {
@@ -297,7 +297,7 @@ func TestUndoOnGoogle(t *testing.T) {
 				status.Counters["left"] != 1 {
 				t.Errorf("%+v (-want +got)\n%.3000s", status, diff)
 			}
-			if diff := cmp.Diff(map[string]string{other.String(): "it was changed after the page wrote it"},
+			if diff := cmp.Diff(map[string]string{other.String(): "it was changed after the job wrote it"},
 				leftBy(t, undo)); diff != "" {
 				t.Error(diff)
 			}

@@ -189,13 +189,13 @@ func (q Queue) says() string {
 	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
 	switch {
 	case q.Others > 0:
-		return fmt.Sprintf("its tasks wait in the queue %s, which %s", name,
+		return fmt.Sprintf("its tasks wait in the queue %q, which %s", name,
 			entities(int64(q.Others), "another running job shares", "other running jobs share"))
 	case q.Others == 0:
-		return fmt.Sprintf("its tasks wait in the queue %s, which delivers none at present: is its concurrency used "+
+		return fmt.Sprintf("its tasks wait in the queue %q, which delivers none at present: is its concurrency used "+
 			"up?", name)
 	}
-	return fmt.Sprintf("its tasks wait in the queue %s", name)
+	return fmt.Sprintf("its tasks wait in the queue %q", name)
 }
 
 // entities returns the number n with its noun, such as "5 ranges". For 1 it returns the text one,

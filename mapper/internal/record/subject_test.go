@@ -25,7 +25,7 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 	left := func(key *datastore.Key) []byte {
 		r := &Range{Job: "j"}
-		r.Leave([]undolog.Left{{Key: key, Why: "it was changed after the page wrote it"}})
+		r.Leave([]undolog.Left{{Key: key, Why: "it was changed after the job wrote it"}})
 		return r.Left
 	}
 	words, namespace := Subject{Words: []string{"alice@example.com"}}, Subject{Namespace: "acme"}

@@ -38,8 +38,8 @@ import (
 
 // Reasons why an undo does not restore an entity.
 const (
-	whyChanged = "it was changed after the page wrote it"
-	whyDeleted = "it was deleted after the page wrote it"
+	whyChanged = "it was changed after the job wrote it"
+	whyDeleted = "it was deleted after the job wrote it"
 	whyUnkept  = "it was changed while the job ran, perhaps by another page of the job: that can't be found out, " +
 		"as after an hour only whole minutes are kept"
 	whyTwice = "another page of the job had deleted it, too, and that page's undo has restored it"
