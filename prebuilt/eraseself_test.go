@@ -81,7 +81,7 @@ func TestEraseStartedAgain(t *testing.T) {
 		d := newDrawer(t)
 		mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 			w := tenancy{t, world}
-			for _, kind := range strings.Fields(c.kinds) {
+			for kind := range strings.FieldsSeq(c.kinds) {
 				for i := range 20 {
 					w.put("acme", kind, fmt.Sprint(i), datastore.Property{Name: "tenant", Value: "acme"})
 				}
