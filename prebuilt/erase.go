@@ -142,10 +142,14 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrInvalidArgument, bad)
 		}
 		p.AllKinds = p.Property != "" && q.Kind == "" && len(q.Kinds) == 0
-		if err := complete(ctx, e, &q, p); err != nil {
+		kinds, there, err := kindsOfJob(ctx, e, given.ID)
+		if err != nil {
 			return nil, fmt.Errorf("erase: %w", err)
 		}
-		if !given.DryRun {
+		if err := complete(ctx, e, &q, p, kinds); err != nil {
+			return nil, fmt.Errorf("erase: %w", err)
+		}
+		if !given.DryRun && !there {
 			if err := unfinished(ctx, e, q, p, given.ID); err != nil {
 				return nil, fmt.Errorf("erase: %w", err)
 			}
@@ -170,7 +174,7 @@ func EraseQuery(ctx context.Context, e *mapper.Engine, q mapper.Query, params js
 	if bad != nil {
 		return q, fmt.Errorf("erase: %w: %w", mapper.ErrInvalidArgument, bad)
 	}
-	if err := complete(ctx, e, &q, p); err != nil {
+	if err := complete(ctx, e, &q, p, nil); err != nil {
 		return q, fmt.Errorf("erase: %w", err)
 	}
 	return q, nil
@@ -315,13 +319,38 @@ func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []
 	return all, nil
 }
 
-// complete adds to the query the namespaces and kinds that the caller did not name.
-func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p EraseParams) error {
+// kindsOfJob returns the kinds of the query of the job with an ID, and whether there is such a job.
+// A repeated start of an erasure needs them, because the first one has deleted entities since.
+func kindsOfJob(ctx context.Context, e *mapper.Engine, id string) (kinds []string, there bool, err error) {
+	if id == "" {
+		return nil, false, nil
+	}
+	s, err := e.Job(id).Status(ctx)
+	switch {
+	case errors.Is(err, mapper.ErrNoSuchJob):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	case s.Query.Kind != "":
+		return []string{s.Query.Kind}, true, nil
+	case len(s.Query.Kinds) == 0:
+		return nil, true, fmt.Errorf("%w: a job with the ID %q existed, whose query was erased: use another ID",
+			mapper.ErrWrongState, id)
+	}
+	return s.Query.Kinds, true, nil
+}
+
+// complete adds to the query the namespaces and kinds that the caller did not name. If kinds is
+// empty, it adds all kinds of the namespaces.
+func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p EraseParams, kinds []string) error {
 	if p.Property != "" && q.Namespace == "" && len(q.Namespaces) == 0 {
 		q.AllNamespaces = true
 	}
 	q.KeysOnly = p.Property == ""
 	if q.Kind != "" || len(q.Kinds) > 0 {
+		return nil
+	}
+	if q.Kinds = kinds; len(kinds) > 0 {
 		return nil
 	}
 	namespaces, err := namespacesOf(ctx, e, *q)

@@ -2,6 +2,8 @@ package prebuilt_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +66,51 @@ func TestEraseItself(t *testing.T) {
 			acts, err := job.History(t.Context())
 			if err != nil || len(acts) < 4 || !strings.HasPrefix(acts[0].Action, "started") {
 				t.Errorf("its history is %+v, %v", acts, err)
+			}
+		})
+	}
+}
+
+// TestEraseStartedAgain starts an erasure again, as an operator does who has not got the answer to
+// the first start. Meanwhile, the job has deleted all entities of some kinds, and another job has
+// started. Both starts must return the same job, until its end.
+func TestEraseStartedAgain(t *testing.T) {
+	for _, c := range []struct{ kinds, params string }{
+		{"A", "{}"}, {"A B", "{}"}, {"A B", `{"property": "tenant", "value": "acme"}`},
+	} {
+		d := newDrawer(t)
+		mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
+			w := tenancy{t, world}
+			for kind := range strings.FieldsSeq(c.kinds) {
+				for i := range 20 {
+					w.put("acme", kind, fmt.Sprint(i), datastore.Property{Name: "tenant", Value: "acme"})
+				}
+			}
+			q := mapper.Query{Namespace: "acme"}
+			start := func() (*mapper.Job, error) {
+				return w.Engine.StartByName(t.Context(), "erase", q, []byte(c.params),
+					&mapper.StartOptions{ID: "e1", PageSize: 5})
+			}
+			again := 0
+			d.keep = func(context.Context, *prebuilt.Certificate) error {
+				again++
+				w.put("", "Other", "o")
+				w.paused(mapper.Query{Kind: "Other", AllNamespaces: true}, fmt.Sprint("beside-", again))
+				if _, err := start(); err != nil {
+					t.Errorf("%s: while it runs: %v", c.params, err)
+				}
+				return nil
+			}
+			first, err := start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err := first.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || again == 0 {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			if _, err := start(); !errors.Is(err, mapper.ErrWrongState) ||
+				!strings.Contains(err.Error(), "erased") || !strings.Contains(err.Error(), "another ID") {
+				t.Errorf("%s: after its end: %v", c.params, err)
 			}
 		})
 	}

@@ -414,6 +414,20 @@ func TestBudget(t *testing.T) {
 		a.Put(datastore.NameKey("Second", a.Key.Name, nil), &a.Value)
 		return nil
 	})
+	lookups := mapper.Update("lookups", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(time.Millisecond)
+		for _, kind := range []string{"Plan", "Bank", "Branch"} {
+			err := a.Get(ctx, datastore.NameKey(kind, a.Key.Name, nil), new(account))
+			if err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+				return err
+			}
+		}
+		if a.Value.Balance%2 == 0 {
+			return mapper.Skip
+		}
+		a.Value.Owner = "set"
+		return nil
+	})
 	visits := mapper.Visit("visits", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(time.Millisecond)
 		return nil
@@ -427,6 +441,7 @@ func TestBudget(t *testing.T) {
 		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, true},
 		"both":             {setOwner, mapper.Budget{Operations: 1 << 40, Dollars: 0.004}, false},
 		"others are put":   {copies, mapper.Budget{Operations: 9000}, false},
+		"others are read":  {lookups, mapper.Budget{Operations: 11_000}, false},
 		"nothing is put":   {visits, mapper.Budget{Operations: 4500}, false},
 		"a budget for few": {setOwner, mapper.Budget{Operations: 3500}, true},
 	} {

@@ -67,16 +67,15 @@ type purse struct {
 	allowance int64
 }
 
-// usageOf returns what a page uses. entities is the number of its entities. compared is the number
-// of other entities that its transaction reads, only to compare them. writes counts only the
-// function's writes; usageOf adds the writes of records.
-func (d *delivery) usageOf(entities, writes, compared float64) billing.Usage {
+// usageOf returns what a page uses. entities is the number of its entities, and others the number
+// of reads of other entities. writes counts only the function's writes; usageOf adds the writes of
+// records.
+func (d *delivery) usageOf(entities, writes, others float64) billing.Usage {
 	// reads of the range's record, a child's record, the job's record, and of the query itself
-	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 	if d.planner.Query.Unread(true) {
-		u.Reads = 4
+		entities = 0
 	}
-	return u
+	return billing.Usage{Reads: int64(entities+others) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 }
 
 // keepBudget reserves the expected cost of a page of n entities in the job's budget. If less than
@@ -100,7 +99,7 @@ func (d *delivery) keepBudget(ctx context.Context, n int) (settle func(), s stan
 	}()
 	job := d.job.Ref()
 	expected := estimate.Share(budget, d.usageOf(float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
-		float64(n)*d.x.paces.Compared(job)), d.x.Prices)
+		float64(n)*d.x.paces.Others(job)), d.x.Prices)
 	ahead := 0.0
 	// Each page of a delivery reads the next page ahead. When a delivery ends, its last page has
 	// read entities that another delivery reads again. The first page of each delivery pays for
@@ -163,24 +162,35 @@ var errOtherBudget = errors.New("the job has another budget")
 func (x *Executor) takeOut(
 	ctx context.Context, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
-	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
-		if !bytes.Equal(j.Budget, job.Budget) {
-			return false, errOtherBudget
+	// unlessOther returns do as a change of the job that is refused if the job has another budget.
+	unlessOther := func(do func(j *record.Job) (changed bool)) func(*record.Job) (bool, error) {
+		return func(j *record.Job) (changed bool, err error) {
+			if !bytes.Equal(j.Budget, job.Budget) {
+				return false, errOtherBudget
+			}
+			return do(j), nil
 		}
-		got = j.Spend(around, need, need*float64(max(1, j.AtOnce())))
-		return got > 0, nil
-	})
-	if err != nil {
-		return 0, 0, err
 	}
-	if got > 0 {
-		return got, j.Allowance, nil
+	for {
+		j, err := x.Store.UpdateJob(ctx, job.Ref(), unlessOther(func(j *record.Job) (changed bool) {
+			got = j.Spend(around, need, need*float64(max(1, j.AtOnce())))
+			return got > 0
+		}))
+		if err != nil {
+			return 0, 0, err
+		}
+		if got > 0 {
+			return got, j.Allowance, nil
+		}
+		why := observe.WithWhy(ctx, j.Shortage(around, need, budget))
+		j, err = x.Change(why, job.Ref(), record.PausedByBudget, unlessOther(func(j *record.Job) (changed bool) {
+			return j.PauseByBudget(around, need, budget)
+		}))
+		if err != nil || j.State != record.Running {
+			return 0, 0, err
+		}
+		// Somebody has renewed the budget since the first transaction.
 	}
-	ctx = observe.WithWhy(ctx, j.Shortage(around, need, budget))
-	_, err = x.Change(ctx, job.Ref(), record.PausedByBudget, func(j *record.Job) (changed bool, err error) {
-		return j.PauseByBudget(around, need, budget), nil
-	})
-	return 0, 0, err
 }
 
 // giveBackTime is how long a process tries to return the unspent part of a job's budget.

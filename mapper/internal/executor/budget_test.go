@@ -320,7 +320,7 @@ func TestUsage(t *testing.T) {
 		want  billing.Usage
 	}{
 		{`{"kind":"K"}`, billing.Usage{Reads: 17, Writes: 6 + pace.RecordWrites, TaskOps: 4}},
-		{`{"kind":"K","keys_only":true}`, billing.Usage{Reads: 4, Writes: 6 + pace.RecordWrites, TaskOps: 4}},
+		{`{"kind":"K","keys_only":true}`, billing.Usage{Reads: 7, Writes: 6 + pace.RecordWrites, TaskOps: 4}},
 	} {
 		inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 			j := w.NewJob("j", "m")
@@ -483,6 +483,48 @@ func TestOtherBudget(t *testing.T) {
 				if !x.cache.at(j.Ref()).purse.turn.TryAcquire(1) {
 					w.Error("no other page can reserve")
 				}
+			})
+		})
+	}
+}
+
+// TestRaisedBeforePause gives a job more budget between two steps of a delivery: it has found that
+// too little remains, and has not paused the job yet. The page must start, and the job must not be
+// paused.
+func TestRaisedBeforePause(t *testing.T) {
+	for name, raise := range map[string]func(j *record.Job){
+		"a larger budget": func(j *record.Job) { j.SetBudget([]byte(`{"operations":1000000}`)) },
+		"a larger budget, from which others have taken": func(j *record.Job) {
+			j.SetBudget([]byte(`{"operations":1000000}`))
+			j.Spent = 0.9
+		},
+		"the same budget again": func(j *record.Job) { j.Spent = 0; j.Allowance++ },
+		"no limit":              func(j *record.Job) { j.SetBudget(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
+				j := w.NewJob("j", "m")
+				j.Budget, j.Workers = []byte(`{"operations":2000}`), 1
+				d := loaded(w, x, j)
+				spend(w, d, 0.999)
+				on(w, "Rollback", func(n int, call func() (any, error)) (any, error) {
+					answer, err := call()
+					if n == 1 {
+						if _, err := w.Jobs.Store.UpdateJob(w.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+							raise(j)
+							return true, nil
+						}); err != nil {
+							w.Error(err)
+						}
+					}
+					return answer, err
+				})
+				settle, s, err := d.keepBudget(w.Context(), 100)
+				w.Intercept(nil)
+				if job := w.Job("j"); err != nil || s != ours || job.State != record.Running {
+					w.Fatalf("%d, %v; the job is %s: %s", s, err, job.State, job.Error)
+				}
+				settle()
 			})
 		})
 	}

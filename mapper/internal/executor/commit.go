@@ -68,7 +68,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		},
 	})
 	if err == nil && s == ours {
-		used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.Compared))
+		used := d.usageOf(float64(o.Reached), float64(o.Writes()), float64(o.OtherReads()))
 		d.page.used, d.page.reached = &used, o.Reached
 		d.state.follow = follow
 		d.announced.Add(-calls)

@@ -116,6 +116,8 @@ func TestStartAgainTasks(t *testing.T) {
 	}{
 		{"at once", 0, nil, 3, 1},
 		{"a range is done", 0, nil, 2, 1},
+		{"the job has deleted a range", 0, nil, 2, 1},
+		{"the job has deleted its ranges", 0, nil, 0, 1},
 		{"after four minutes", 4 * time.Minute, nil, 3, 1},
 		{"later", 4*time.Minute + time.Second, nil, 1, 1},
 		{"paused", 0, func(j *record.Job) { j.State = record.Paused }, 0, 0},
@@ -133,6 +135,12 @@ func TestStartAgainTasks(t *testing.T) {
 							w.changed(r, func(r *record.Range) { r.State, r.Open = record.Done, "" })
 							break
 						}
+					}
+				}
+				for _, r := range w.Records(j) {
+					if c.name == "the job has deleted its ranges" ||
+						c.name == "the job has deleted a range" && r.ID == record.RangeID(j.Root(), 0) {
+						w.must(w.Store.Delete(w.Context(), []*datastore.Key{r.Key()}))
 					}
 				}
 				time.Sleep(c.age)

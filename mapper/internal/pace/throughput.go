@@ -12,7 +12,7 @@ import (
 // and how long the mapper's function ran.
 type Throughput struct {
 	Entities, Bytes, Writes int64
-	Compared                int64         // number of entities that transactions have read only to compare them
+	Others                  int64         // number of reads of other entities
 	Spent                   time.Duration // total time of the function
 	expected                int64         // the expected size of an entity in bytes, before one was read; 0: unknown
 }
@@ -90,11 +90,10 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Compared returns how many other entities transactions have read for comparison, on average for
-// each processed entity.
-func (p *Book[Job]) Compared(job Job) float64 {
+// Others returns the mean number of reads of other entities for a processed entity.
+func (p *Book[Job]) Others(job Job) float64 {
 	known := p.Get(job)
-	return float64(known.Compared) / float64(max(1, known.Entities))
+	return float64(known.Others) / float64(max(1, known.Entities))
 }
 
 // Add adds new measurements to a job's Throughput.
@@ -105,7 +104,7 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 	known.Entities += more.Entities
 	known.Bytes += more.Bytes
 	known.Writes += more.Writes
-	known.Compared += more.Compared
+	known.Others += more.Others
 	known.Spent += more.Spent
 }
 

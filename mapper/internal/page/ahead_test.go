@@ -109,7 +109,11 @@ func TestLookUp(t *testing.T) {
 	for _, id := range append(idsTo(record.MaxPageSize+5), 1, 2) {
 		keys = append(keys, keyOf(id))
 	}
-	all, err := lookUp(t.Context(), k.get, keys)
+	var o others
+	all, err := o.lookUp(t.Context(), k.get, keys)
+	if n := o.reads.Load(); n != record.MaxPageSize+5 {
+		t.Errorf("%d reads are counted", n)
+	}
 	if err != nil || len(all) != len(keys) || len(k.looks) != 2 || len(k.looks[0]) != record.MaxPageSize ||
 		len(k.looks[1]) != 5 {
 		t.Errorf("%d entities in %d calls, %v", len(all), len(k.looks), err)
@@ -125,11 +129,11 @@ func TestLookUp(t *testing.T) {
 		return k.get(some, records...)
 	}
 	k.looks = nil
-	if _, err := lookUp(ctx, get, keys); !errors.Is(err, context.Canceled) || len(k.looks) != 1 {
+	if _, err := o.lookUp(ctx, get, keys); !errors.Is(err, context.Canceled) || len(k.looks) != 1 {
 		t.Errorf("its delivery ends meanwhile: %d calls, %v", len(k.looks), err)
 	}
 	k.looks, k.down = nil, errBad
-	if _, err := lookUp(t.Context(), k.get, keys); !errors.Is(err, errBad) || len(k.looks) != 1 {
+	if _, err := o.lookUp(t.Context(), k.get, keys); !errors.Is(err, errBad) || len(k.looks) != 1 {
 		t.Errorf("the database is down: %d calls, %v", len(k.looks), err)
 	}
 }

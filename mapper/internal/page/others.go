@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -18,6 +19,7 @@ import (
 // database. It also says which results of the page write which entities.
 type others struct {
 	stamps map[string]wire.Stamp // states in the database, by encoded key
+	reads  atomic.Int64          // number of entities that were read for stamps
 
 	// wrote has, for each encoded key, the places (indexes in the page) of the results that write
 	// this entity.
@@ -32,6 +34,10 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	}
 	o.stamps[key.Encode()] = s
 }
+
+// OtherReads returns the number of reads of other entities: for the function, and by the commit,
+// which compares them.
+func (o *Results) OtherReads() int { return o.Compared + int(o.known.reads.Load()) }
 
 // before returns the state of an entity that the function sees when it runs on the page's entity at
 // place, an index in the page. This includes the page's writes for earlier entities. The bool is
@@ -189,7 +195,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	for i, at := range unknown {
 		ask[i] = keys[at]
 	}
-	stamps, err := lookUp(ctx, v.get, ask)
+	stamps, err := v.outcome.known.lookUp(ctx, v.get, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +236,7 @@ func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, 
 }
 
 // lookUp reads entities from the database. If a key occurs several times, its entity is read once.
-func lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.Stamp, error) {
+func (o *others) lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.Stamp, error) {
 	places := make(map[string]int, len(keys))
 	var once []*datastore.Key
 	for _, key := range keys {
@@ -249,6 +255,7 @@ func lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.
 			return nil, err
 		}
 		found = append(found, stamps...)
+		o.reads.Add(int64(len(some)))
 	}
 	all := make([]wire.Stamp, len(keys))
 	for i, key := range keys {
@@ -290,7 +297,7 @@ func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) {
 	if err != nil {
 		return
 	}
-	stamps, err := lookUp(ctx, p.Others, keys)
+	stamps, err := o.known.lookUp(ctx, p.Others, keys)
 	if err != nil {
 		return
 	}

@@ -3,6 +3,7 @@ package page
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"cloud.google.com/go/datastore"
@@ -98,6 +99,10 @@ func TestLooksOnce(t *testing.T) {
 		o, err := p.Run(t.Context())
 		if got := fmt.Sprint(k.looks); err != nil || got != c.want || o.Processed != 2 {
 			t.Errorf("%s: looked up %s, %v, want %s; %s", c.name, got, err, c.want, said(o))
+		}
+		if told, n := p.Paces.Get(p.Job.Ref()).Others, len(slices.Concat(k.looks...)); o.OtherReads() != n ||
+			told != int64(n) {
+			t.Errorf("%s: %d reads are counted, and %d reported, want %d", c.name, o.OtherReads(), told, n)
 		}
 	}
 	k := kindOf(1, 2)

@@ -95,18 +95,17 @@ type chunk struct {
 	bytes    int // total size of the entities handled so far
 
 	// The values of the counters at the last report of the job's speed.
-	told                 time.Time
-	known, writes        int
-	knownBytes, compared int
+	told               time.Time
+	known, writes      int
+	knownBytes, others int
 }
 
 // tell adds the speed of the job in this chunk, since the last report, to the process's
 // measurements.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
-		Writes:   int64(o.writes - c.writes),
-		Compared: int64(o.Compared - c.compared), Spent: now.Sub(c.told)})
-	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.Compared
+		Writes: int64(o.writes - c.writes), Others: int64(o.OtherReads() - c.others), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes, c.others = now, c.next, c.bytes, o.writes, o.OtherReads()
 }
 
 // tellEvery is the minimum time between two reports of the job's speed during a chunk.
@@ -123,13 +122,13 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 		if first {
 			size = min(size, maxRead)
 		}
-		c := &chunk{at: p.At[o.Reached : o.Reached+size]}
+		c := &chunk{at: p.At[o.Reached : o.Reached+size], others: o.OtherReads()}
 		var err error
 		if c.entities, err = p.Read(c.at); err != nil {
 			return nil, err
 		}
 		p.lookAhead(ctx, o, c)
-		c.told, c.writes, c.compared = time.Now(), o.writes, o.Compared
+		c.told, c.writes = time.Now(), o.writes
 		o.Spent = time.Since(begun)
 		run := p.runChunk
 		if p.AtOnce > 1 || p.BatchSize > 0 {
