@@ -89,8 +89,10 @@ func TestTaskMessages(t *testing.T) {
 			code    codes.Code
 			message string
 		}{
-			{"get a queue", queueErr(client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: none})), codes.NotFound, noQueue},
-			{"get a deleted queue", queueErr(client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: deleted})), codes.NotFound, noQueue},
+			{"get a queue", queueErr(client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: none})),
+				codes.NotFound, noQueue},
+			{"get a deleted queue", queueErr(client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: deleted})),
+				codes.NotFound, noQueue},
 			{"pause", queueErr(client.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: none})),
 				codes.NotFound, noQueue},
 			{"resume", queueErr(client.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: none})),
@@ -146,8 +148,8 @@ func TestTaskMessages(t *testing.T) {
 			{"task's name", createNamed("t"), codes.InvalidArgument, `Task name must be formatted: ` +
 				`"projects/<PROJECT_ID>/locations/<LOCATION_ID>/queues/<QUEUE_ID>/tasks/<TASK_ID>".`},
 			{"task's ID", createNamed(queueName + "/tasks/a b"), codes.InvalidArgument,
-				`Task ID "a b" can contain only letters ([A-Za-z]), numbers ([0-9]), hyphens (-), or underscores (_). ` +
-					"Task ID must between 1 and 500 characters."},
+				`Task ID "a b" can contain only letters ([A-Za-z]), numbers ([0-9]), hyphens (-), or underscores ` +
+					"(_). Task ID must between 1 and 500 characters."},
 			{"task of another queue", createNamed(none + "/tasks/t"), codes.InvalidArgument,
 				fmt.Sprintf("The queue name from request ('%s') must be the same as the queue name in the named "+
 					"task ('%s').", queueName, none)},

@@ -243,8 +243,8 @@ func TestUpdateQueue(t *testing.T) {
 	})
 }
 
-// TestBurst checks how many tasks a queue dispatches at once, by its rate. Production has shown these
-// numbers.
+// TestBurst checks how many tasks a queue dispatches at once, by its rate. Production has shown
+// these numbers.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := tasksIn(t, new(receiver), nil)

@@ -48,7 +48,8 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 		return nil, invalid("RateLimits.maxConcurrentDispatches must be less than or equal to %d.",
 			maxConcurrentDispatches)
 	}
-	// Clients can't set the burst. Production has shown 10 for rates of 0.25 and 1, and 100 for 500.
+	// Clients can't set the burst. Production has shown 10 for rates of 0.25 and 1, and 100 for
+	// 500.
 	limits.MaxBurstSize = int32(max(10, limits.MaxDispatchesPerSecond/5))
 	var err error
 	if config.RetryConfig, err = completeRetries(config.RetryConfig); err != nil {
