@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 )
 
-// TestDatastoreMessages compares the texts of errors with those of Google's emulators, which share
-// their checks with production. Some clients read them.
+// TestDatastoreMessages checks that errors have the texts of Google's emulators, which share their
+// checks with production. Some clients read the texts.
 func TestDatastoreMessages(t *testing.T) {
 	client, _ := raw(t)
 	long := strings.Repeat("x", 1501)

@@ -19,8 +19,8 @@ import (
 const noQueue = "Queue does not exist. If you just created the queue, wait at least a minute for the queue to " +
 	"initialize."
 
-// TestTaskMessages compares errors with those of production, letter for letter. Some clients read
-// them, for example to tell a task that has ended from one that never existed.
+// TestTaskMessages checks that errors have production's texts, letter for letter. Some clients read
+// the texts, for example to tell a task that has ended from one that never existed.
 func TestTaskMessages(t *testing.T) {
 	const deleted = location + "/queues/deleted"
 	const none = location + "/queues/none"
