@@ -42,8 +42,8 @@ func TestQueueLimits(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := deliver(t, &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 2})
-			if last := r.times()[n-1]; last != 24*time.Second { // two at once (the burst), then 2 a second
-				t.Errorf("the last after %v, want 24s", last)
+			if last := r.times()[n-1]; last != 20*time.Second { // ten at once (the burst), then 2 a second
+				t.Errorf("the last after %v, want 20s", last)
 			}
 		})
 	})
@@ -224,13 +224,13 @@ func TestUpdateQueue(t *testing.T) {
 			RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 40},
 		}
 		q, err := update(change, "rate_limits.max_dispatches_per_second", "state")
-		want("one field", q, err, 20, 20, 8, 9)
+		want("one field", q, err, 20, 10, 8, 9)
 		q, err = update(&cloudtaskspb.Queue{Name: queueName}, "retry_config")
-		want("one message, unset", q, err, 20, 20, 8, 100)
+		want("one message, unset", q, err, 20, 10, 8, 100)
 		q, err = update(change)
-		want("all fields", q, err, 20, 20, 30, 40)
+		want("all fields", q, err, 20, 10, 30, 40)
 		q, err = client.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: queueName})
-		want("GetQueue", q, err, 20, 20, 30, 40)
+		want("GetQueue", q, err, 20, 10, 30, 40)
 		for _, path := range []string{"no_such_field", "rate_limits.x", "", "rate_limits."} {
 			if _, err := update(change, path); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("mask %q: %v, want InvalidArgument", path, err)
@@ -239,6 +239,21 @@ func TestUpdateQueue(t *testing.T) {
 		other := &cloudtaskspb.Queue{Name: location + "/queues/other"}
 		if q, err := update(other); err != nil || q.State != cloudtaskspb.Queue_RUNNING {
 			t.Errorf("a queue that is not there: %v, %v; want it made", q, err)
+		}
+	})
+}
+
+// TestBurst checks how many tasks a queue dispatches at once, by its rate. Production has shown
+// these numbers.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := tasksIn(t, new(receiver), nil)
+		for rate, want := range map[float64]int32{0: 100, 0.25: 10, 1: 10, 500: 100} {
+			q, err := client.UpdateQueue(t.Context(), &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{
+				Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: rate, MaxBurstSize: 7}}})
+			if got := q.GetRateLimits().GetMaxBurstSize(); err != nil || got != want {
+				t.Errorf("%v a second: %d at once, %v; want %d", rate, got, err, want)
+			}
 		}
 	})
 }

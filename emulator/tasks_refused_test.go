@@ -65,13 +65,13 @@ func TestTasksRefused(t *testing.T) {
 		}{
 			"a bad name": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.Name = queueName + "/tasks/a b"
-			}, bad("task name")},
+			}, bad("Task ID")},
 			"a long name": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.Name = queueName + "/tasks/" + strings.Repeat("a", 501)
-			}, bad("1 to 500")},
+			}, bad("1 and 500")},
 			"another queue": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.Name = location + "/queues/other/tasks/a"
-			}, bad("Task.name")},
+			}, bad("queues/other")},
 			"no message": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) { t.MessageType = nil },
 				bad("Task.http_request")},
 			"an empty message": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
@@ -84,7 +84,7 @@ func TestTasksRefused(t *testing.T) {
 			"no URL": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "" },
 				bad("HttpRequest.url")},
 			"not HTTP": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "ftp://x/" },
-				bad("HttpRequest.url")},
+				bad("HttpTarget.url")},
 			"a long URL": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.Url = "http://x/" + strings.Repeat("a", 2083)
 			}, bad("2083")},
@@ -99,7 +99,7 @@ func TestTasksRefused(t *testing.T) {
 			}, bad("HttpRequest.body")},
 			"too large": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.Body = make([]byte, 1<<20)
-			}, bad("1048569")},
+			}, bad("Task size too large")},
 			"headers too large": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.Headers["X"] = strings.Repeat("x", 81<<10)
 			}, bad("81920")},
@@ -114,10 +114,10 @@ func TestTasksRefused(t *testing.T) {
 			}, bad("oidc_token")},
 			"deadline too short": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.DispatchDeadline = durationpb.New(time.Second)
-			}, bad("dispatch_deadline")},
+			}, bad("dispatchDeadline")},
 			"deadline too long": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.DispatchDeadline = durationpb.New(time.Hour)
-			}, bad("dispatch_deadline")},
+			}, bad("dispatchDeadline")},
 			"invalid deadline": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.DispatchDeadline = &durationpb.Duration{Seconds: 60, Nanos: -1}
 			}, bad("dispatch_deadline")},
@@ -126,10 +126,10 @@ func TestTasksRefused(t *testing.T) {
 			}, bad("schedule_time")},
 			"too far ahead": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.ScheduleTime = &timestamppb.Timestamp{Seconds: 253402300799}
-			}, bad("schedule_time")},
+			}, bad("scheduleTime")},
 			"retries": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: -2}
-			}, bad("Task.retry_config.max_attempts")},
+			}, bad("RetryConfig.maxAttempts")},
 		} {
 			task := task("")
 			c.change(task, task.GetHttpRequest())
@@ -137,11 +137,11 @@ func TestTasksRefused(t *testing.T) {
 		}
 		_, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: location + "/queues/none",
 			Task: task("")})
-		refusal{codes.NotFound, "queues/none"}.check(t, "no such queue", err)
+		refusal{codes.NotFound, "Queue does not exist"}.check(t, "no such queue", err)
 		_, err = client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queueName})
 		bad("task").check(t, "no task", err)
 		_, err = client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Task: task("")})
-		bad("queue name").check(t, "no parent", err)
+		bad("Queue name").check(t, "no parent", err)
 		_, err = client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, PageSize: -1}).Next()
 		bad("page_size").check(t, "a negative page", err)
 	})
@@ -168,26 +168,26 @@ func TestQueuesRefused(t *testing.T) {
 			queue *cloudtaskspb.Queue
 			want  string
 		}{
-			"none":       {nil, "queue name"},
-			"no name":    {&cloudtaskspb.Queue{}, "queue name"},
-			"a bad name": {&cloudtaskspb.Queue{Name: location + "/queues/a_b"}, "queue name"},
+			"none":       {nil, "Queue name"},
+			"no name":    {&cloudtaskspb.Queue{}, "Queue name"},
+			"a bad name": {&cloudtaskspb.Queue{Name: location + "/queues/a_b"}, "Queue ID"},
 			"a long name": {&cloudtaskspb.Queue{Name: location + "/queues/" + strings.Repeat("a", 101)},
-				"1 to 100"},
+				"1 and 100"},
 			"another location": {&cloudtaskspb.Queue{Name: "projects/p/locations/other/queues/a"}, location},
 			"too fast": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 501}),
-				"max_dispatches_per_second"},
+				"maxDispatchesPerSecond"},
 			"negative": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: -1}),
-				"max_dispatches_per_second"},
+				"maxDispatchesPerSecond"},
 			"not a number": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: math.NaN()}),
-				"max_dispatches_per_second"},
+				"maxDispatchesPerSecond"},
 			"too many": {limits(&cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5001}),
-				"max_concurrent_dispatches"},
+				"maxConcurrentDispatches"},
 			"reversed backoff": {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour),
-				MaxBackoff: durationpb.New(time.Second)}), "max_backoff"},
-			"negative backoff":   {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(-1)}), "min_backoff"},
-			"invalid backoff":    {retries(&cloudtaskspb.RetryConfig{MaxBackoff: long}), "max_backoff"},
-			"invalid duration":   {retries(&cloudtaskspb.RetryConfig{MaxRetryDuration: long}), "max_retry_duration"},
-			"negative doublings": {retries(&cloudtaskspb.RetryConfig{MaxDoublings: -1}), "max_doublings"},
+				MaxBackoff: durationpb.New(time.Second)}), "maxBackoff"},
+			"negative backoff":   {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(-1)}), "minBackoff"},
+			"invalid backoff":    {retries(&cloudtaskspb.RetryConfig{MaxBackoff: long}), "maxBackoff"},
+			"invalid duration":   {retries(&cloudtaskspb.RetryConfig{MaxRetryDuration: long}), "maxRetryDuration"},
+			"negative doublings": {retries(&cloudtaskspb.RetryConfig{MaxDoublings: -1}), "maxDoublings"},
 			"sampling": {&cloudtaskspb.Queue{Name: id,
 				StackdriverLoggingConfig: &cloudtaskspb.StackdriverLoggingConfig{SamplingRatio: 2}}, "sampling_ratio"},
 			"no such method": {target(&cloudtaskspb.HttpTarget{HttpMethod: 99}), "http_method"},
@@ -218,7 +218,7 @@ func TestQueuesRefused(t *testing.T) {
 		bad("parent").check(t, "no location", err)
 		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 			Queue: &cloudtaskspb.Queue{Name: queueName}})
-		refusal{codes.AlreadyExists, queueName}.check(t, "one that is there", err)
+		refusal{codes.AlreadyExists, "Queue already exists"}.check(t, "one that is there", err)
 		_, err = client.UpdateQueue(t.Context(), new(cloudtaskspb.UpdateQueueRequest))
 		bad("queue").check(t, "an update of none", err)
 		_, err = client.GetCmekConfig(t.Context(), &cloudtaskspb.GetCmekConfigRequest{Name: location + "/cmekConfig"})

@@ -129,7 +129,7 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 // nil if the commit is not transactional. The caller has locked the database.
 func (db *database) check(tx *transaction, mutations []*pb.Mutation, now time.Time) (*draftSet, []mutation, error) {
 	if tx != nil && tx.readOnly && len(mutations) > 0 {
-		return nil, nil, model.Invalid("a read-only transaction can't write")
+		return nil, nil, model.Invalid("Cannot modify entities in a read-only transaction.")
 	}
 	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: tx != nil, at: db.nextCommit(now)}
 	checked := make([]mutation, len(mutations))

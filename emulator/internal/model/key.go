@@ -3,6 +3,8 @@ package model
 import (
 	"cmp"
 	"regexp"
+	"strconv"
+	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
@@ -35,6 +37,26 @@ func Invalid(format string, args ...any) error {
 
 // Reserved reports whether a kind, a name or a property is reserved by Datastore.
 func Reserved(s string) bool { return names.Reserved(s) }
+
+// checkName returns an error if a name is empty, reserved or too long. The parameter what says what
+// has the name. Like the other errors for keys, the error has the text of Google's emulators, which
+// share checks with production.
+func checkName(what, name string) error {
+	if Reserved(name) {
+		return Invalid("The %s %q is reserved.", what, name)
+	}
+	return checkSize(what, name)
+}
+
+func checkSize(what, name string) error {
+	switch {
+	case name == "":
+		return Invalid("The %s is the empty string.", what)
+	case len(name) > MaxName:
+		return Invalid("The %s is longer than %d bytes.", what, MaxName)
+	}
+	return nil
+}
 
 // A Key is a complete key of a request. Its project, database, namespace and path are within
 // Datastore's rules.
@@ -74,8 +96,11 @@ func (db Database) Partition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	if got := p.GetDatabaseId(); got != "" && got != db.ID {
 		return nil, Invalid("partition has database %q, the request has %q", got, db.ID)
 	}
-	if ns := p.GetNamespaceId(); Reserved(ns) || !validNamespace.MatchString(ns) {
-		return nil, Invalid("namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", ns)
+	switch ns := p.GetNamespaceId(); {
+	case Reserved(ns):
+		return nil, Invalid("The namespace id %.110q is reserved.", ns)
+	case !validNamespace.MatchString(ns):
+		return nil, Invalid("Illegal string %.110q in namespace id.", ns)
 	}
 	return &pb.PartitionId{ProjectId: db.Project, DatabaseId: db.ID, NamespaceId: p.GetNamespaceId()}, nil
 }
@@ -97,31 +122,45 @@ func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
 // CheckReadPath is CheckPath for keys that are only read. Such keys may be of the reserved kinds
 // that describe the database.
 func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
-	if len(path) == 0 || len(path) > maxPathElements {
+	switch {
+	case len(path) == 0:
+		return Invalid("Key path is empty.")
+	case len(path) > maxPathElements:
 		return Invalid("a key path has 1 to %d elements, this one has %d", maxPathElements, len(path))
 	}
 	for i, el := range path {
-		if el.GetKind() == "" || len(el.GetKind()) > MaxName {
-			return Invalid("the kind of a key path element has 1 to %d bytes, this one has %d", MaxName,
-				len(el.GetKind()))
+		if err := checkSize("kind", el.GetKind()); err != nil {
+			return err
 		}
 		switch id := el.IdType.(type) {
 		case *pb.Key_PathElement_Id:
 			if id.Id == 0 {
-				return Invalid("a key path element has the id 0")
+				return Invalid("Key path id is invalid. Must not be zero.")
 			}
 		case *pb.Key_PathElement_Name:
-			if id.Name == "" || len(id.Name) > MaxName {
-				return Invalid("the name of a key path element has 1 to %d bytes, this one has %d", MaxName,
-					len(id.Name))
+			if err := checkSize("key path element name", id.Name); err != nil {
+				return err
 			}
 		default:
 			if !incomplete || i < len(path)-1 {
-				return Invalid("key path element %d of %d has neither id nor name", i+1, len(path))
+				return Invalid("Key path element must not be incomplete: [%s]", pathText(path))
 			}
 		}
 	}
 	return nil
+}
+
+// pathText returns a path as text, for an error.
+func pathText(path []*pb.Key_PathElement) string {
+	var elements []string
+	for _, el := range path {
+		text := el.GetKind() + ": " + el.GetName()
+		if id := el.GetId(); id != 0 {
+			text += strconv.FormatInt(id, 10)
+		}
+		elements = append(elements, text)
+	}
+	return strings.Join(elements, ", ")
 }
 
 // StoredKey checks the key of an entity to be written. The key must be complete.

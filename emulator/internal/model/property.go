@@ -32,8 +32,8 @@ func (db Database) CheckProperties(properties map[string]*pb.Value) error {
 
 func (db Database) checkNested(prefix string, properties map[string]*pb.Value, depth int) error {
 	for name, v := range properties {
-		if name == "" || Reserved(name) || len(name) > MaxName {
-			return Invalid("the property name %q is empty, reserved or longer than %d bytes", prefix+name, MaxName)
+		if err := checkName("property.name", name); err != nil {
+			return err
 		}
 		if err := db.CheckValue(prefix+name, v, depth, false); err != nil {
 			return err

@@ -125,7 +125,7 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 	case err != nil:
 		return nil, err
 	case p.notEqual > 1:
-		return nil, model.Invalid("a query has at most one NOT_EQUAL or NOT_IN filter, this one has %d", p.notEqual)
+		return nil, model.Invalid("Only a single 'NOT_EQUAL' or 'NOT_IN' is allowed per query.")
 	case p.notIn > 0 && p.either > 0:
 		return nil, model.Invalid("a query with NOT_IN can't have OR or IN")
 	case len(p.ancestors) > 1:
@@ -274,7 +274,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
 		values = f.GetValue().GetArrayValue().GetValues()
 		if len(values) == 0 {
-			return nil, model.Invalid("the filter %v on %q needs an array that is not empty", op, name)
+			return nil, model.Invalid("%v requires an non-empty ArrayValue.", op)
 		}
 	}
 	forms := make([]string, len(values))
@@ -299,7 +299,8 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	p.either++
 	if len(forms) > maxDisjunctions {
-		return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+		return nil, model.Invalid("IN supports up to %d values. There are %d values in the IN filter in your query.",
+			maxDisjunctions, len(forms))
 	}
 	slices.Sort(forms)
 	var all []*conjunction
@@ -317,8 +318,7 @@ func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []s
 		if op == pb.PropertyFilter_NOT_IN {
 			p.notIn++
 			if len(forms) > maxNotIn {
-				return nil, model.Invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn,
-					len(forms))
+				return nil, model.Invalid("NOT_IN supports up to %d values.", maxNotIn)
 			}
 		}
 		p.notEqual++

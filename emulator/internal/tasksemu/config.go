@@ -38,19 +38,21 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 		fastest = math.MaxInt32 // the largest rate whose burst fits into an int32
 	}
 	switch {
-	// written this way, the condition refuses NaN, too
-	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest):
-		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest,
-			limits.MaxDispatchesPerSecond)
-	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
-		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d",
-			maxConcurrentDispatches, limits.MaxConcurrentDispatches)
+	case limits.MaxDispatchesPerSecond < 0:
+		return nil, invalid("RateLimits.maxDispatchesPerSecond cannot be negative.")
+	case !(limits.MaxDispatchesPerSecond <= fastest): // also refuses NaN
+		return nil, invalid("RateLimits.maxDispatchesPerSecond must be less than or equal to %v.", fastest)
+	case limits.MaxConcurrentDispatches < 0:
+		return nil, invalid("RateLimits.maxConcurrentDispatches cannot be negative.")
+	case limits.MaxConcurrentDispatches > maxConcurrentDispatches:
+		return nil, invalid("RateLimits.maxConcurrentDispatches must be less than or equal to %d.",
+			maxConcurrentDispatches)
 	}
-	// Clients can't set the burst. The documentation says only that it is "generally at least equal
-	// to" the rate.
-	limits.MaxBurstSize = int32(math.Ceil(max(1, limits.MaxDispatchesPerSecond)))
+	// Clients can't set the burst. Production has shown 10 for rates of 0.25 and 1, and 100 for
+	// 500.
+	limits.MaxBurstSize = int32(max(10, limits.MaxDispatchesPerSecond/5))
 	var err error
-	if config.RetryConfig, err = completeRetries(config.RetryConfig, "Queue.retry_config"); err != nil {
+	if config.RetryConfig, err = completeRetries(config.RetryConfig); err != nil {
 		return nil, err
 	}
 	if err := checkTarget(config.HttpTarget); err != nil {
@@ -63,25 +65,25 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 }
 
 // completeRetries returns the retry settings of a queue or a task, with defaults for those that are
-// unset. It returns an error, which names the field, if a setting is invalid. Durations are used to
-// the nanosecond. The documentation says that production cuts them to seconds, but its default of
-// 100 ms contradicts that.
-func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
+// unset. It returns an error if a setting is invalid. Durations are used to the nanosecond. The
+// documentation says that production cuts them to seconds, but its default of 100 ms contradicts
+// that.
+func completeRetries(c *pb.RetryConfig) (*pb.RetryConfig, error) {
 	if c == nil {
 		c = new(pb.RetryConfig)
 	}
 	c = proto.CloneOf(c)
 	for name, d := range map[string]*durationpb.Duration{
-		"max_retry_duration": c.MaxRetryDuration, "min_backoff": c.MinBackoff, "max_backoff": c.MaxBackoff,
+		"maxRetryDuration": c.MaxRetryDuration, "minBackoff": c.MinBackoff, "maxBackoff": c.MaxBackoff,
 	} {
 		if d == nil {
 			continue
 		}
 		if err := d.CheckValid(); err != nil {
-			return nil, invalid("%s.%s: %v", field, name, err)
+			return nil, invalid("RetryConfig.%s: %v", name, err)
 		}
 		if d.AsDuration() < 0 {
-			return nil, invalid("%s.%s has to be at least 0, it is %v", field, name, d.AsDuration())
+			return nil, invalid("RetryConfig.%s cannot be negative.", name)
 		}
 	}
 	setDefault(&c.MaxAttempts, defaultMaxAttempts)
@@ -94,12 +96,11 @@ func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	}
 	switch {
 	case c.MaxAttempts < -1:
-		return nil, invalid("%s.max_attempts has to be at least -1, it is %d", field, c.MaxAttempts)
+		return nil, invalid("RetryConfig.maxAttempts must be greater or equal to -1.")
 	case c.MaxDoublings < 0:
-		return nil, invalid("%s.max_doublings has to be at least 0, it is %d", field, c.MaxDoublings)
+		return nil, invalid("RetryConfig.maxDoublings cannot be negative.")
 	case c.MaxBackoff.AsDuration() < c.MinBackoff.AsDuration():
-		return nil, invalid("%s.max_backoff has to be at least min_backoff, %v, it is %v", field,
-			c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration())
+		return nil, invalid("RetryConfig.minBackoff must be less than or equal to RetryConfig.maxBackoff.")
 	}
 	return c, nil
 }

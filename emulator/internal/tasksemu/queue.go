@@ -10,8 +10,6 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"github.com/tidwall/btree"
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -91,11 +89,10 @@ func (q *queue) add(t *task, now time.Time) error {
 	defer q.mu.Unlock()
 	q.forget(now)
 	if q.find(t.name, now) != nil {
-		return status.Errorf(codes.AlreadyExists, "Requested entity already exists: %s", t.name)
+		return errTaskExists
 	}
 	if _, taken := q.tombstones[t.name]; taken {
-		return status.Errorf(codes.AlreadyExists,
-			"The task cannot be created because a task with this name existed too recently: %s", t.name)
+		return errTaskExisted
 	}
 	q.tasks.Set(t.name, t)
 	q.wait(t)
@@ -116,10 +113,9 @@ func (q *queue) find(name string, now time.Time) *task {
 func (q *queue) missing(name string) error {
 	q.forget(time.Now())
 	if _, existed := q.tombstones[name]; existed {
-		return status.Errorf(codes.NotFound, "The task no longer exists, though a task with this name existed "+
-			"recently. The task either successfully completed or was deleted: %s", name)
+		return errTaskGone
 	}
-	return status.Errorf(codes.NotFound, "Requested entity was not found: %s", name)
+	return errNotFound
 }
 
 // wait adds a task to the waiting tasks. The caller has locked the queue.

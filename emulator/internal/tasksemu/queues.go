@@ -25,12 +25,12 @@ func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb
 		return nil, err
 	}
 	if locationOf(name) != req.Parent {
-		return nil, invalid("Queue.name: %q is not the name of a queue in %q", name, req.Parent)
+		return nil, invalid("%s must begin with %s.", name, req.Parent)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.queues[name] != nil {
-		return nil, status.Errorf(codes.AlreadyExists, "Queue already exists: %s", name)
+		return nil, errQueueExists
 	}
 	return s.create(req.Queue)
 }
@@ -44,9 +44,7 @@ func (s *Server) create(config *pb.Queue) (*pb.Queue, error) {
 	config.State = pb.Queue_RUNNING
 	config.PurgeTime = nil
 	if s.buried(config.Name, time.Now()) {
-		return nil, status.Errorf(codes.FailedPrecondition,
-			"The queue cannot be created because a queue with this name existed too recently: %s, within %v",
-			config.Name, queueTombstone)
+		return nil, errQueueExisted
 	}
 	e := s.era
 	if e.ctx.Err() != nil {
@@ -140,14 +138,14 @@ func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Q
 // DeleteQueue removes a queue with its tasks. Deliveries under way continue, but their tasks are
 // not retried. For three days, no queue can have its name, unless [Options.ReuseNames] is set.
 func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*emptypb.Empty, error) {
-	q, err := s.queue(req.Name)
-	if err != nil {
+	if err := checkQueueName(req.Name); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queues[req.Name] != q {
-		return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s", req.Name)
+	q := s.queues[req.Name]
+	if q == nil {
+		return nil, errNotFound
 	}
 	delete(s.queues, req.Name)
 	now := time.Now()

@@ -9,8 +9,6 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/inject"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
@@ -130,7 +128,7 @@ func (s *Server) queue(name string) (*queue, error) {
 	if q := s.queues[name]; q != nil {
 		return q, nil
 	}
-	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
+	return nil, errNoQueue
 }
 
 // queueTombstone is how long no new queue can have the name of a deleted queue, unless

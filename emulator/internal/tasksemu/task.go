@@ -22,6 +22,9 @@ const (
 	longestDeadline  = 30 * time.Minute
 )
 
+// pacific is the time zone of times in production's errors, in winter.
+var pacific = time.FixedZone("", -8*60*60)
+
 // A task is a task in a queue. Fields that change are guarded by the queue's lock.
 type task struct {
 	name    string // the full name of the task
@@ -80,7 +83,7 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	}
 	if p.RetryConfig != nil {
 		var err error
-		if t.retries, err = completeRetries(p.RetryConfig, "Task.retry_config"); err != nil {
+		if t.retries, err = completeRetries(p.RetryConfig); err != nil {
 			return nil, err
 		}
 	}
@@ -90,8 +93,7 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 		}
 		t.deadline = p.DispatchDeadline.AsDuration().Truncate(time.Millisecond)
 		if t.deadline < shortestDeadline || t.deadline > longestDeadline {
-			return nil, invalid("Task.dispatch_deadline has to be in [%v, %v], it is %v", shortestDeadline,
-				longestDeadline, t.deadline)
+			return nil, invalid("Task.dispatchDeadline must be between [15s, 30m].")
 		}
 	}
 	if p.ScheduleTime != nil {
@@ -102,14 +104,15 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 			t.due = at.Truncate(time.Microsecond)
 		}
 		if t.due.Sub(now) > maxAhead {
-			return nil, invalid("Task.schedule_time is more than %d days ahead: %v", maxAhead/(24*time.Hour), t.due)
+			return nil, invalid("The Task.scheduleTime, %s, is too far in the future. Schedule time must be no more "+
+				"than 720h in the future.", p.ScheduleTime.AsTime().In(pacific).Format(time.RFC3339Nano))
 		}
 	}
 	t.at = t.due
 	form := t.proto(pb.Task_FULL)
 	form.View = pb.Task_VIEW_UNSPECIFIED
 	if t.size = proto.Size(form); t.size > maxTaskSize {
-		return nil, invalid("Task size too large: %d bytes, above the maximum of %d", t.size, maxTaskSize)
+		return nil, invalid("Task size too large")
 	}
 	return t, nil
 }

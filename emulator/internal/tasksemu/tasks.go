@@ -7,8 +7,6 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -34,7 +32,8 @@ func (s *Server) createTask(q *queue, req *pb.CreateTaskRequest) (*pb.Task, erro
 		return nil, err
 	}
 	if parent != req.Parent {
-		return nil, invalid("Task.name: the task %q is not one of the queue %q", name, req.Parent)
+		return nil, invalid("The queue name from request ('%s') must be the same as the queue name in the named "+
+			"task ('%s').", req.Parent, parent)
 	}
 	now := time.Now()
 	t, err := newTask(req.Task, name, id, now)
@@ -143,7 +142,7 @@ func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, e
 	defer s.mu.Unlock()
 	q := s.queues[parent]
 	if q == nil || q.era.ctx.Err() != nil {
-		return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s", parent)
+		return nil, errNoQueue
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
