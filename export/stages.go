@@ -176,8 +176,8 @@ func (p place) checkLength() error {
 	return nil
 }
 
-// putFiles stores the records of planned files, unless the next stage has started, whose job has
-// the ID next. If it has, an earlier attempt has stored them, and putFiles changes nothing.
+// putFiles stores the records of planned files. The argument next is the ID of the next stage's
+// job. If this job exists, an earlier attempt has stored the records, and putFiles changes nothing.
 func putFiles(
 	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
 ) error {

@@ -161,10 +161,10 @@ func publicQuery(q query.Query) Query {
 	}
 }
 
-// DatastoreQuery converts the query for the Go client, for example to read a part of package split. The result is
-// ordered by key, or by the property of ShardBy. It does not contain ReadTime: set that on the
-// client or in a transaction. If the query has several kinds or namespaces, the error is
-// [ErrInvalidArgument].
+// DatastoreQuery converts the query for the Go client, for example to read the entities of a
+// split.Part. The result is ordered by key, or by the property of ShardBy. It does not contain
+// ReadTime: set that on the client or in a transaction. If the query has several kinds or
+// namespaces, the error is [ErrInvalidArgument].
 func (q Query) DatastoreQuery() (*datastore.Query, error) {
 	d, err := q.inner().Datastore()
 	if err != nil {

@@ -17,8 +17,8 @@ type Move struct {
 	Moves  int   `json:"moves"`  // number of moves that were started, including this one
 	Before []int `json:"before"` // the earlier numbers of shards
 
-	Database  int `json:"database"`
-	Databases int `json:"databases"`
+	Database  int `json:"database"`  // the number of this database
+	Databases int `json:"databases"` // number of databases
 }
 
 // reshard is a mapper that moves comments to their new shards while others write and read them. One

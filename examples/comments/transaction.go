@@ -256,7 +256,8 @@ func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v
 	return answer, err
 }
 
-// on returns the view's session in a database.
+// on returns the view's session in a database. If there is none, it starts one: a snapshot, or in a
+// caller's transaction a part of this transaction.
 func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	if v.tx != nil {
 		return v.tx.on(ctx, v.router, db)

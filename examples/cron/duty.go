@@ -121,8 +121,9 @@ func startBattery(ctx context.Context, client *datastore.Client, n int, stored b
 	return d.Turn, err
 }
 
-// beginRewrite ends the turn of the present sender. From then on, new orders store their remainder
-// for n processes.
+// beginRewrite prepares the job [rewrite], which changes the stored remainder of each order to its
+// remainder for n processes. It ends the turn of the present sender, which can commit nothing
+// more. From then on, new orders store the remainder for n processes.
 func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		d.Shards = n

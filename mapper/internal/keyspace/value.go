@@ -89,8 +89,9 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value greater than v, if the end of the values is unknown. It guesses that the
-// end is about twice as far as v, so it doubles a number. To a time it adds 50 years.
+// greater returns a value greater than v, for use where the greatest stored value is unknown. It
+// doubles a number, adds 50 years to a time, and takes a string about halfway to the greatest
+// string. The result ok is false if v is too large for this, or has another type.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:

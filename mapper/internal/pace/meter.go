@@ -202,8 +202,8 @@ func (m *Meter) left() (all time.Duration) {
 	return min(all, Credit)
 }
 
-// Settle corrects the reserved time after a page of entities that has used less or more of the rate
-// than its grant. The argument cost is what it has really used.
+// Settle corrects the reservation of a grant after its page of entities. The grant reserves the
+// whole rate for the time g.Cost, and the page has really used it for the time cost.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()

@@ -92,8 +92,8 @@ func (q Query) checkReads(updates bool) error {
 	case updates:
 		return setting.Errorf("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return setting.Errorf("Query.ReadTime is set, but the database can list only the present namespaces: " +
-			"name the namespaces in Query.Namespaces")
+		return setting.Errorf("Query.ReadTime and Query.AllNamespaces are set, but the database can't list the " +
+			"namespaces of an earlier time: name them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
 		return setting.Errorf("Query.KeysOnly and Query.ShardBy are set, but a Visit can't have both: with ShardBy, " +

@@ -120,8 +120,8 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 // each needs a task, which reads two records and writes two.
 const leastFirst = 50
 
-// shortLengths does the work of ShareLengths if there is less than one page of entities for each
-// worker.
+// shortLengths returns the lengths of the pieces of n entities if there is less than one page for
+// each worker: see [ShareLengths].
 func shortLengths(n, workers, page int64) []int64 {
 	each := min(page, max((n+workers-1)/workers, leastFirst))
 	lengths := slices.Repeat([]int64{each}, int((n+each-1)/each))

@@ -76,9 +76,9 @@ func Taking(ctx context.Context) (context.Context, *Versions) {
 	return ctx, v
 }
 
-// Answer records the stamps in an answer of the database. If a caller wants the entities
-// themselves, Answer moves them from the answer into the Versions. The interceptor calls it for
-// each answer.
+// Answer records the [Stamp] of each entity in a response of the database. If v was made by
+// [Taking], Answer also moves the entities of a query out of the response into v. The interceptor
+// calls it for each response.
 func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
