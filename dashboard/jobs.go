@@ -388,10 +388,10 @@ func (r row) Says() string {
 	if r.Phase == mapper.PhaseOverBudget {
 		text, _, _ = strings.Cut(text, ": ") // the rest is in the job's history
 	}
-	if r.UndoneBy != "" {
+	switch {
+	case r.UndoneBy != "":
 		text = "undone, or being undone, by " + r.UndoneBy
-	}
-	if r.NotRestored > 0 {
+	case r.NotRestored > 0:
 		text = operator.Counted(r.NotRestored, "entity", "entities") + " not restored"
 	}
 	if text == string(r.State) {

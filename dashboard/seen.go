@@ -38,11 +38,12 @@ type status struct {
 }
 
 // Undone returns a text about the undo of the job. It returns "" if the job was not undone, or if
-// that is unknown. If the job is itself an undo, the text says whether it has left entities
-// unchanged.
+// that is unknown. If the job is itself an undo that stands, the text says whether it has left
+// entities unchanged.
 func (s *status) Undone() string {
 	switch {
-	case strings.HasPrefix(s.Mapper, "undo:") && s.State == mapper.StateSucceeded && s.Status.Counters["left"] > 0:
+	case s.UndoneBy == "" && strings.HasPrefix(s.Mapper, "undo:") && s.State == mapper.StateSucceeded &&
+		s.Status.Counters["left"] > 0:
 		return map[bool]string{true: "nothing restored", false: "partly restored"}[restoredNothing(s.Status)]
 	case s.Undo == nil || s.Undo.State == mapper.StateFailed || s.Undo.State == mapper.StateAborted:
 		return ""

@@ -316,7 +316,8 @@ func byHand(undo *mapper.Status) string {
 	return next + " All keys and reasons:"
 }
 
-// restoredNothing reports whether an undo has left entities unchanged, and has restored none.
+// restoredNothing reports whether an undo has left entities unchanged, has restored none, and has
+// found none as before the job. An earlier undo that was aborted may have restored entities.
 func restoredNothing(s *mapper.Status) bool {
-	return s.Counters["left"] > 0 && s.Counters["restored"]+s.Counters["removed"] == 0
+	return s.Counters["left"] > 0 && s.Counters["restored"]+s.Counters["removed"]+s.Counters["already"] == 0
 }

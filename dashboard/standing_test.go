@@ -156,6 +156,8 @@ func TestUndone(t *testing.T) {
 	}
 	cleaned := undo(9, 3)
 	cleaned.CleanedUp = true
+	again := undo(0, 3) // an earlier undo, which was aborted, has restored the others
+	again.Counters["already"] = 9
 	const before = "Succeeded: 5 entities processed. "
 	for _, test := range []struct {
 		undo             mapper.Status
@@ -171,6 +173,8 @@ func TestUndone(t *testing.T) {
 		{undo(0, 3), trial, "Not undone by the job u: 3 entities were left unchanged. Example: /A,1: it was changed",
 			"keys and reasons",
 			"not undone", "u"},
+		{again, held, "Partly undone by the job u: 0 entities restored, 3 not restored, 9 already as before. " +
+			"Example: /A,1: it was changed", "keys and reasons", "partly undone", "u"},
 		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued,
 			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5}}, held,
 			"Being undone by the job u, which is queued: 50%", "Wait", "being undone", ""},
@@ -186,6 +190,31 @@ func TestUndone(t *testing.T) {
 		if got.Tone != test.tone || got.said() != test.text || !strings.Contains(got.Next, test.next) ||
 			s.Undone() != test.badge || s.Left() != test.left {
 			t.Errorf("%s %q, %q, %q, %q, want %+v", got.Tone, got.said(), got.Next, s.Undone(), s.Left(), test)
+		}
+	}
+}
+
+// TestUndoneUndo checks the text about an undo that another undo undoes. The first undo has left an
+// entity unchanged.
+func TestUndoneUndo(t *testing.T) {
+	t.Parallel()
+	first := func(by string) *mapper.Status {
+		return &mapper.Status{ID: "u", State: mapper.StateSucceeded, Phase: mapper.PhaseEnded, Mapper: "undo:m",
+			Counters: map[string]int64{"restored": 9, "left": 1}, UndoneBy: by}
+	}
+	for _, test := range []struct {
+		s           *status
+		badge, text string
+	}{
+		{&status{Status: first("")}, "partly restored", "Succeeded: 9 entities restored, 1 not restored"},
+		{&status{Status: first("v"), Undo: &mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m",
+			Counters: map[string]int64{"restored": 9}}}, "undone",
+			"Undone by the job v: 9 entities restored, 0 not restored"},
+		{&status{Status: first("v"), Undo: &mapper.Status{State: mapper.StateAborted, Mapper: "undo:m"}}, "",
+			"Succeeded: 9 entities restored, 1 not restored. The job v, which undoes it, was aborted"},
+	} {
+		if got := standingOf(test.s, nil, time.Now()); got.said() != test.text || test.s.Undone() != test.badge {
+			t.Errorf("%q, %q, want %q, %q", test.s.Undone(), got.said(), test.badge, test.text)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -537,5 +538,39 @@ func TestCompletion(t *testing.T) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
+	}
+}
+
+// TestWatchExport watches the three jobs of an export whose ID is as long as possible. The service
+// fails once at each of its jobs.
+func TestWatchExport(t *testing.T) {
+	id := strings.Repeat("e", 93)
+	next := map[string]string{id: id + "-join", id + "-join": id + "-delete"}
+	mappers := map[string]string{id: "export", id + "-join": "export-join", id + "-delete": "export-delete"}
+	failed := map[string]bool{id: true}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		job := path.Base(r.URL.Path)
+		switch {
+		case mappers[job] == "":
+			http.Error(w, `{"error": "no such job"}`, http.StatusNotFound)
+		case !failed[job]:
+			failed[job] = true
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		default:
+			json.NewEncoder(w).Encode(mapper.Status{ID: job, Mapper: mappers[job], State: mapper.StateSucceeded,
+				Phase: mapper.PhaseEnded, Params: json.RawMessage(`{"run": "1"}`)})
+		}
+	}))
+	defer server.Close()
+	t.Setenv("SCATTERMAP_SERVICE", server.URL)
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // the test's user has not logged in
+	out, errs, code := command(t, "", "watch", id)
+	for job := id; job != ""; job = next[job] {
+		if !strings.Contains(out, job+": succeeded") {
+			t.Errorf("no end of %s in %s", job, out)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d: %s", code, errs)
 	}
 }

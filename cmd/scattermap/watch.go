@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -93,10 +94,12 @@ func nextOfExport(c *cobra.Command, s *service, job *mapper.Status) (*mapper.Sta
 	if base, ok := strings.CutSuffix(name, suffix); ok {
 		id, name, suffix = strings.TrimSuffix(id, suffix), base, "-delete"
 	}
-	next := new(mapper.Status)
-	err := s.call(c.Context(), http.MethodGet, id+suffix, nil, nil, next)
+	if !names.JobID(id + suffix) {
+		return nil, nil
+	}
+	next, err := readPatiently(c, s, id+suffix)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "no such job"):
+	case isMissing(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -118,38 +121,58 @@ func runOf(job *mapper.Status) string {
 }
 
 // followJob prints a job's progress until the job has ended or is paused, and returns its status.
-func followJob(c *cobra.Command, s *service, job *mapper.Status) (*mapper.Status, error) {
-	id := job.ID
+func followJob(c *cobra.Command, s *service, job *mapper.Status) (_ *mapper.Status, err error) {
 	show, done := plainLines(c.ErrOrStderr())
 	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		show, done = bar(f)
 	}
-	var failing time.Time // when the first of the failed reads was
-	failed := 0           // number of failed reads in a row
-	for show(job); job.State == mapper.StateRunning; {
-		select {
-		case <-c.Context().Done():
-			done()
-			return nil, fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
-		case <-time.After(lookEvery):
+	defer done()
+	for show(job); job.State == mapper.StateRunning; show(job) {
+		if err := waitToLook(c, job.ID); err != nil {
+			return nil, err
 		}
-		now := new(mapper.Status)
-		if err := s.call(c.Context(), http.MethodGet, id, nil, nil, now); err == nil {
-			failed, job = 0, now
-			show(job)
-		} else {
-			if failed++; failed == 1 { // the answer may have taken long
-				failing = time.Now()
-			}
-			if failed >= fewFailures && time.Since(failing) > patient {
-				done()
-				return nil, err
-			}
+		if job, err = readPatiently(c, s, job.ID); err != nil {
+			return nil, err
 		}
 	}
-	done()
 	return job, nil
 }
+
+// waitToLook waits until the status of a job is to be read again.
+func waitToLook(c *cobra.Command, id string) error {
+	select {
+	case <-c.Context().Done():
+		return fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
+	case <-time.After(lookEvery):
+		return nil
+	}
+}
+
+// readPatiently reads the status of a job. The service has answered before, so it may fail for a
+// while.
+func readPatiently(c *cobra.Command, s *service, id string) (*mapper.Status, error) {
+	var failing time.Time // when the first of the failed reads was
+	for failed := 1; ; failed++ {
+		job := new(mapper.Status)
+		err := s.call(c.Context(), http.MethodGet, id, nil, nil, job)
+		switch {
+		case err == nil:
+			return job, nil
+		case isMissing(err):
+			return nil, err
+		case failed == 1: // the answer may have taken long
+			failing = time.Now()
+		case failed >= fewFailures && time.Since(failing) > patient:
+			return nil, err
+		}
+		if err := waitToLook(c, id); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// isMissing reports whether a service has answered that there is no such job.
+func isMissing(err error) bool { return err != nil && strings.Contains(err.Error(), "no such job") }
 
 // outcomeOf returns an error if a job has not succeeded.
 func outcomeOf(job *mapper.Status) error {

@@ -39,10 +39,10 @@ func moments(ctx context.Context, u past, c commit, now time.Time) ([]time.Time,
 	return slices.DeleteFunc(looks, func(at time.Time) bool { return !at.After(c.at) }), nil
 }
 
-// ended returns a time at most a second before the job ended, by the database's clock, or the whole
-// minute before if only these can be read. The job's record has the end by the clock of a process.
-// So ended first tries this time, and then does a binary search. If the job has not ended, the
-// result is zero.
+// ended returns a time at most a second before the job's last end, by the database's clock, or the
+// whole minute before if only these can be read. The job's record has the end by the clock of a
+// process. So ended first tries this time, and then does a binary search. If the job has not ended,
+// the result is zero.
 func (u past) ended(ctx context.Context, now time.Time) (time.Time, error) {
 	job, begun, err := u.load(ctx)
 	if err != nil || job.Ended.IsZero() {
@@ -56,7 +56,9 @@ func (u past) ended(ctx context.Context, now time.Time) (time.Time, error) {
 	if !h.ended.IsZero() {
 		return h.ended, nil
 	}
-	from, to := begun, now // the job had not ended at the first time, and had ended at the second one
+	// The job's last end is after the first time, and not after the second one. A job that has ended
+	// runs again in a new generation. If no end is stored, it is a time before 1970.
+	from, to := begun, now
 	for tries := 0; ; tries++ {
 		unit := time.Second
 		if now.Sub(from) > exactly {
@@ -76,7 +78,7 @@ func (u past) ended(ctx context.Context, now time.Time) (time.Time, error) {
 		}
 		is, err := u.at(ctx, record.JobKey(job.ID), at)
 		switch {
-		case err == nil && endedAt(is).After(time.Unix(0, 0)): // a time that is not set is earlier
+		case err == nil && endedAt(is).After(time.Unix(0, 0)) && generationOf(is) == job.Generation:
 			to = at
 		case err == nil || fault.IsFatal(err): // a past that is not kept is taken to be before the end
 			from = at

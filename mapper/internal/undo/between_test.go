@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -77,6 +78,32 @@ func TestEnded(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestEndedAgain looks for the end of a job whose failures were retried after its first end. The
+// clock of the process that recorded the last end was wrong.
+func TestEndedAgain(t *testing.T) {
+	for _, off := range []time.Duration{0, time.Minute, -25 * time.Minute, 100 * time.Hour} {
+		inWorld(t, 1, nil, func(w *world) {
+			time.Sleep(10 * time.Minute)
+			w.job.State = record.SucceededWithFailures
+			w.end()
+			time.Sleep(20 * time.Minute)
+			if err := w.job.Retry(record.Selection{}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
+			time.Sleep(10 * time.Minute)
+			w.off[1] = off
+			w.end()
+			ended := time.Now()
+			time.Sleep(10 * time.Minute)
+			at, err := past{w.undoer()}.ended(w.Context(), time.Now())
+			if early := ended.Sub(at); err != nil || early < 0 || early > time.Second {
+				t.Errorf("a clock %v ahead: %v before the last end, want at most a second; %v", off, early, err)
+			}
+		})
 	}
 }
 

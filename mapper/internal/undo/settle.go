@@ -123,6 +123,11 @@ func endedAt(job *pb.EntityResult) time.Time {
 	return job.GetEntity().GetProperties()["ended"].GetTimestampValue().AsTime()
 }
 
+// generationOf returns the generation of a job in its stored record.
+func generationOf(job *pb.EntityResult) int64 {
+	return job.GetEntity().GetProperties()["generation"].GetIntegerValue()
+}
+
 // unkept marks all entities as not restored, if err says that the database no longer serves their
 // past. It returns any other error.
 func unkept(err error, all []*entity) error {
