@@ -143,7 +143,8 @@ func TestBudgetIsRaised(t *testing.T) {
 			t.Errorf("does not say %q: %s", want, page[strings.Index(page, "<main"):])
 		}
 	}
-	for bad, says := range map[string]string{"budget=much": "Budget in dollars", "budget=0": "“Budget in dollars” is 0",
+	for bad, says := range map[string]string{"budget=much": "Budget in dollars",
+		"budget=0":     "“Budget in dollars” is 0",
 		"operations=0": "“Operations” is 0", "operations=0.5": "whole number", "operations=NaN": "whole number",
 		"operations=1e300": "whole number", "budget=-1&operations=-7": "at least $", "budget=Inf": "at least $",
 		"budget=-0&operations=100000": "“Budget in dollars” is 0"} {

@@ -231,7 +231,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	if err := e.serveREST(e.datastore, append(slices.Clip(opts.AllowedHosts), opts.DatastoreAddr), func(conn *grpc.ClientConn) http.Handler {
+	hosts := slices.Clip(opts.AllowedHosts)
+	if err := e.serveREST(e.datastore, append(hosts, opts.DatastoreAddr), func(conn *grpc.ClientConn) http.Handler {
 		return rest.Datastore(conn, e.datastoreServer.Reset)
 	}); err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
@@ -244,7 +245,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err == nil {
-		err = e.serveREST(e.tasks, append(slices.Clip(opts.AllowedHosts), opts.TasksAddr), func(conn *grpc.ClientConn) http.Handler {
+		err = e.serveREST(e.tasks, append(hosts, opts.TasksAddr), func(conn *grpc.ClientConn) http.Handler {
 			return rest.Tasks(conn)
 		})
 	}

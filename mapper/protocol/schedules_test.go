@@ -393,7 +393,8 @@ func TestWaitingElsewhere(t *testing.T) {
 			if err := w.Client.Delete(t.Context(), record.ScheduleKey("nightly")); err != nil {
 				t.Fatal(err)
 			}
-			next, err := s.Tick(t.Context(), w.Engine, midnight.Add(24*time.Hour), mapper.Query{Kind: "Leaf"}, "night", nil)
+			next, err := s.Tick(t.Context(), w.Engine, midnight.Add(24*time.Hour), mapper.Query{Kind: "Leaf"},
+				"night", nil)
 			if err != nil || next.Job == nil {
 				t.Fatalf("after the tick %s was given up: %+v, %v", what, next, err)
 			}

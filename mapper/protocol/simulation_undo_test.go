@@ -721,7 +721,8 @@ func (e *scribbled) stood() (stood bool, was *datastorepb.Entity) {
 	thereAt := func(t time.Time) bool { return !put.at.After(t) && deleted.at.After(t) }
 	late := slices.ContainsFunc(rest, func(w wrote) bool { return w.at.Sub(e.ended) > 55*time.Minute })
 	minute := e.ended.Truncate(time.Minute)
-	return put.by == someone && put.is != nil && deleted.by == someone && deleted.is == nil && thereAt(e.ended) && thereAt(e.ended.Add(-time.Second)) &&
+	return put.by == someone && put.is != nil && deleted.by == someone && deleted.is == nil && thereAt(e.ended) &&
+		thereAt(e.ended.Add(-time.Second)) &&
 		(!late || thereAt(minute) || thereAt(minute.Add(time.Minute))) &&
 		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone }), e.all[first].was
 }

@@ -71,7 +71,8 @@ func TestEnded(t *testing.T) {
 					most = time.Minute
 				}
 				if early := ended.Sub(at); err != nil || early < 0 || early > most {
-					t.Errorf("a clock %v ahead, after %v: %v before the end, want at most %v; %v", off, ago, early, most, err)
+					t.Errorf("a clock %v ahead, after %v: %v before the end, want at most %v; %v", off, ago, early,
+						most, err)
 				}
 				if n := w.calls(func() { _, err = u.ended(w.Context(), now) }); n > 0 || err != nil {
 					t.Errorf("it is looked for again: %d calls, %v", n, err)
