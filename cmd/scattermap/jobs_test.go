@@ -450,7 +450,7 @@ func TestWatch(t *testing.T) {
 	start := func(id string) {
 		t.Helper()
 		if out, errs, code := command(t, "",
-			words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 2000 --page-size 50 --id "+
+			words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 500 --page-size 50 --id "+
 				id)...); code != 0 {
 			t.Fatal(out, errs)
 		}

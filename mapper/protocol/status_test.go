@@ -810,7 +810,7 @@ func TestManyJobs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // the queue dispatches 500 tasks a second
 		}
 		time.Sleep(time.Hour)
 		before := w.emulator.Usage()

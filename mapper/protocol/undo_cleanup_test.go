@@ -299,7 +299,7 @@ func TestUndoAfterCleanUp(t *testing.T) {
 			t.Errorf("another undo: %v", err)
 		}
 		if err := undo.Retry(ctx, nil); !errors.Is(err, mapper.ErrWrongState) ||
-			!strings.Contains(err.Error(), "cleaned up") {
+			!strings.Contains(err.Error(), "no failures to retry") {
 			t.Errorf("a retry of the undo: %v", err)
 		}
 		if s := w.status(undo); s.State != mapper.StateSucceeded {
