@@ -444,6 +444,8 @@ func TestRefusedValues(t *testing.T) {
 	}
 	failing(t, decimals{big.NewRat(1, 3)}, "R", avro)
 	failing(t, decimals{big.NewRat(100000, 100)}, "R", avro)
+	type precise struct{ F *big.Float }
+	written(t, precise{big.NewFloat(1234.5)}, jsonl, csv, avro)
 
 	// Nil in places where a format has no null.
 	type list struct{ L []*int64 }

@@ -148,7 +148,7 @@ var MoveTeams = mapper.Update("move-teams",
 			return mapper.Skip // it has been moved
 		}
 		t.InsertStored(to, t.Stored())
-		t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // the old team keeps nothing else
+		t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // the old team keeps only this property
 		return nil
 	})
 

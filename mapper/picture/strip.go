@@ -105,8 +105,8 @@ func quantile(all []float64, share float64) float64 {
 	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
-// A Colour is a property of a range, such as its state or pace. On a strip, the range's colour shows
-// this property: see [Picture.Classes].
+// A Colour is a property of a range, such as its state or pace. On a strip, the range's colour
+// shows this property: see [Picture.Classes].
 type Colour string
 
 // The properties that colours can show.

@@ -72,8 +72,8 @@ func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.R
 	})
 }
 
-// inSlices calls do for each number in [0, SlicesOfIDs), in parallel. A call should read the records
-// of a job whose range IDs are within the bounds that [SliceOfIDs] returns for the number.
+// inSlices calls do for each number in [0, SlicesOfIDs), in parallel. A call should read the
+// job's records whose range IDs are within the bounds that [SliceOfIDs] returns for the number.
 func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range SlicesOfIDs {
