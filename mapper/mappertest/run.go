@@ -107,7 +107,8 @@ func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *test
 // start starts the emulators and the engine of the Env.
 func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTimeRecovery: o.PointInTimeRecovery,
+	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, UnlimitedRate: true,
+		PointInTimeRecovery: o.PointInTimeRecovery,
 		Transport: emulator.HandlerTransport(
 			http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
 	fail := func(err error) {
@@ -128,8 +129,10 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	const location = "projects/mappertest/locations/here"
 	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{
-			Name:       location + "/queues/jobs",
-			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
+			Name: location + "/queues/jobs",
+			// The burst, a fifth of the rate, is as many tasks as there are workers.
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers),
+				MaxDispatchesPerSecond: max(500, 5*float64(o.Workers))},
 		}})
 	fail(err)
 	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",

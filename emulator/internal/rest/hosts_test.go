@@ -1,11 +1,14 @@
 package rest
 
 import (
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestHosts sends requests for several hosts to servers on a loopback address and on all addresses.
@@ -38,9 +41,7 @@ func TestHosts(t *testing.T) {
 				&net.TCPAddr{IP: net.ParseIP(addr)}, []string{"Devbox.example", ""})
 			r := httptest.NewRequest(http.MethodPost, "/reset", nil)
 			r.Host = c.host
-			for name, values := range c.headers {
-				r.Header[name] = values
-			}
+			maps.Copy(r.Header, c.headers)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			switch refused := w.Code == http.StatusForbidden; {
