@@ -144,8 +144,8 @@ func errZero(name, empty string) error {
 	return operator.BadRequest(fmt.Sprintf("%s is 0: leave it empty for %s", labelOf(name), empty))
 }
 
-// whole reads an integer from a form's field. An empty field is 0, and the parameter empty says what
-// that means.
+// whole reads an integer from a form's field. An empty field is 0, and the parameter empty says
+// what that means.
 func whole(q url.Values, name, empty string) (int, error) {
 	n, err := number(q, name, empty)
 	if err == nil && n != float64(int(n)) {

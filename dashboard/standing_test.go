@@ -219,7 +219,8 @@ func TestUndoneUndo(t *testing.T) {
 	}
 }
 
-// TestWorst checks that the text about a job with failures has an example of the most frequent cause.
+// TestWorst checks that the text about a job with failures has an example of the most frequent
+// cause.
 func TestWorst(t *testing.T) {
 	t.Parallel()
 	for _, state := range []mapper.State{mapper.StateRunning, mapper.StateSucceededWithFailures} {

@@ -95,10 +95,10 @@ type Options struct {
 	KeysAddr string
 
 	// AllowedHosts are names of this machine that web pages may use in requests to the REST APIs,
-	// such as "devbox.example". IP addresses, localhost and the hosts of DatastoreAddr and TasksAddr
-	// are always allowed. Requests for other names are refused, because a page could have made its
-	// own name stand for this machine. If an address is no loopback address, programs that are no
-	// browsers may use any name for it. gRPC clients may use any name.
+	// such as "devbox.example". IP addresses, localhost and the hosts of DatastoreAddr and
+	// TasksAddr are always allowed. Requests for other names are refused, because a page could have
+	// made its own name stand for this machine. If an address is no loopback address, programs that
+	// are no browsers may use any name for it. gRPC clients may use any name.
 	AllowedHosts []string
 
 	// Transport sends the HTTP requests that deliver tasks. With [HandlerTransport], the requests

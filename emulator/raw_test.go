@@ -173,8 +173,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNothingRead checks that a query which returns nothing, because of its limit, conflicts with no
-// write.
+// TestNothingRead checks that a query which returns nothing, because of its limit, conflicts with
+// no write.
 func TestNothingRead(t *testing.T) {
 	client, _ := raw(t)
 	n := int64(0) // each commit changes its entity

@@ -252,8 +252,8 @@ type StartOptions struct {
 
 	// Folder is the path in the bucket below which the run makes its own folder. It has no slash at
 	// its ends, and must not be inside the folder of a run. It has up to 902 bytes, because buckets
-	// allow names of 1,024. Several exports may share a Folder: [ReadManifest] returns the last one.
-	// Defaults to the ID.
+	// allow names of 1,024. Several exports may share a Folder: [ReadManifest] returns the last
+	// one. Defaults to the ID.
 	Folder string
 }
 

@@ -383,8 +383,8 @@ func TestLateNames(t *testing.T) {
 	})
 }
 
-// TestFileOfTheLimit exports to one file. If the file has exactly Options.FileBytes bytes, the export
-// must succeed. If the file would be one byte larger, the export must fail.
+// TestFileOfTheLimit exports to one file. If the file has exactly Options.FileBytes bytes, the
+// export must succeed. If the file would be one byte larger, the export must fail.
 func TestFileOfTheLimit(t *testing.T) {
 	run := func(limit int64) (m *export.Manifest, err error) {
 		x := newExport(testbucket.New().Open(), &export.Options{Files: 1, FileBytes: limit})

@@ -72,9 +72,9 @@ type RetryOptions struct {
 // Retry processes the job's failures again. Each failure gets all of its attempts again. Meanwhile
 // a running job continues with its other entities. A job that was paused or has failed also
 // continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up, or
-// has succeeded without failures, the error is [ErrWrongState]. If the engine has a handler of tasks
-// ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper]. A nil o selects
-// all failures.
+// has succeeded without failures, the error is [ErrWrongState]. If the engine has a handler of
+// tasks ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper]. A nil o
+// selects all failures.
 //
 // Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
 // reopens failures, the new one replaces it. If no failure has the cause in o, the error is

@@ -443,8 +443,8 @@ type MapperInfo struct {
 }
 
 // Mappers returns the mappers that [Engine.StartByName] starts, sorted by name. It leaves out the
-// mappers of rehearsals and undos, which the engine adds itself, and mappers that only their program
-// starts (a nil [Mapper.WithStarter]).
+// mappers of rehearsals and undos, which the engine adds itself, and mappers that only their
+// program starts (a nil [Mapper.WithStarter]).
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) && !onlyInside(def) {

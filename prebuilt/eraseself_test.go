@@ -71,8 +71,8 @@ func TestEraseItself(t *testing.T) {
 	}
 }
 
-// TestEraseStartedAgain starts an erasure again, as an operator does who has not got the answer to
-// the first start. Meanwhile, the job has deleted all entities of some kinds, and another job has
+// TestEraseStartedAgain starts an erasure again, like an operator who did not get the answer to the
+// first start. Meanwhile, the job has deleted all entities of some kinds, and another job has
 // started. Both starts must return the same job, until its end.
 func TestEraseStartedAgain(t *testing.T) {
 	for _, c := range []struct{ kinds, params string }{

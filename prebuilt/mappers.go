@@ -340,8 +340,8 @@ func (p CopyParams) Validate() error {
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).
 	CheckByName(nil, func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
 
-// startCopy starts a job of [Copy] by name. It refuses to copy entities onto themselves, and to copy
-// several entities to one key.
+// startCopy starts a job of [Copy] by name. It refuses to copy entities onto themselves, and to
+// copy several entities to one key.
 func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
 	o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CopyParams

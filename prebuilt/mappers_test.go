@@ -250,8 +250,8 @@ func TestKeysOnly(t *testing.T) {
 	})
 }
 
-// TestCopyOfSeveral copies several kinds to one, and several namespaces to one. Entities of the same
-// name do not overwrite each other: the start is refused, or one of them is a failure.
+// TestCopyOfSeveral copies several kinds to one, and several namespaces to one. Entities of the
+// same name do not overwrite each other: the start is refused, or one of them is a failure.
 func TestCopyOfSeveral(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		put := func(kind, namespace, name string) {

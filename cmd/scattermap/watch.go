@@ -138,7 +138,7 @@ func followJob(c *cobra.Command, s *service, job *mapper.Status) (_ *mapper.Stat
 	return job, nil
 }
 
-// waitToLook waits until the status of a job is to be read again.
+// waitToLook waits until the command must read the status of a job again.
 func waitToLook(c *cobra.Command, id string) error {
 	select {
 	case <-c.Context().Done():

@@ -56,8 +56,9 @@ func (p *parser) position(clause string) (position, error) {
 	return pos, nil
 }
 
-// limit parses the text after LIMIT, and stores it in q. The text is the largest number of results, or a cursor at
-// which the query ends. LIMIT FIRST has both, and the query ends at the one that it reaches first.
+// limit parses the text after LIMIT, and stores it in q. The text is the largest number of results,
+// or a cursor at which the query ends. LIMIT FIRST has both, and the query ends at the one that it
+// reaches first.
 func (p *parser) limit(q *pb.Query) error {
 	if !p.calls("FIRST") {
 		at, err := p.position("LIMIT")

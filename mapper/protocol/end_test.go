@@ -470,8 +470,9 @@ func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler
 
 type leaf struct{ N int64 }
 
-// A sheet is the entity that the function over pages puts for each page. It has the name under which
-// the function has written the page to a store outside of Datastore, and the number of leaves.
+// A sheet is the entity that the function over pages puts for each page. It has the name under
+// which the function has written the page to a store outside of Datastore, and the number of
+// leaves.
 type sheet struct {
 	Name string
 	N    int64

@@ -405,9 +405,9 @@ func TestTickStalls(t *testing.T) {
 	}
 }
 
-// TestTickCallsRefused refuses one call of a tick, and each in its turn. The tick first has to start
-// the run of an earlier tick, which waits. After an error the caller repeats the call. No tick may
-// be refused or lost because of that.
+// TestTickCallsRefused refuses one call of a tick, and each in its turn. The tick first has to
+// start the run of an earlier tick, which waits. After an error the caller repeats the call. No
+// tick may be refused or lost because of that.
 func TestTickCallsRefused(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

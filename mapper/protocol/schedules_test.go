@@ -358,8 +358,8 @@ func TestTickOfAFunction(t *testing.T) {
 		})
 }
 
-// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start. Such
-// a tick can't be decoded, has a condition that the engine does not know, or is for another
+// TestWaitingElsewhere checks that an engine does not touch a waiting tick that it can't start.
+// Such a tick can't be decoded, has a condition that the engine does not know, or is for another
 // engine's queue.
 func TestWaitingElsewhere(t *testing.T) {
 	t.Parallel()

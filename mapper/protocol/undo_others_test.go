@@ -775,8 +775,8 @@ func TestUndoBatches(t *testing.T) {
 }
 
 // TestUndoBatchesOutlived undoes a page in batches. After some of them no commit succeeds until the
-// database serves only whole minutes of the page's time. Entities that a batch has restored must not
-// be listed. An entity that others wrote within the minute before the page must stay unchanged,
+// database serves only whole minutes of the page's time. Entities that a batch has restored must
+// not be listed. An entity that others wrote within the minute before the page must stay unchanged,
 // unless the undo can tell that the page wrote it.
 func TestUndoBatchesOutlived(t *testing.T) {
 	t.Parallel()

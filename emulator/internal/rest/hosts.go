@@ -12,15 +12,16 @@ import (
 // the name of its own site stand for this machine (DNS rebinding). Then its requests seem to come
 // from the same site, and only the Host header shows the page's name.
 //
-// Any IP address is accepted, and so are localhost and the allowed names. If the address that the
-// server listens on is no loopback address, other names may stand for this machine, for example
-// the name of a service in Docker Compose. Then only requests of browsers are refused.
+// A request without a host, any IP address, localhost and the allowed names are accepted. If the
+// address that the server listens on is no loopback address, other names may stand for this
+// machine, for example the name of a service in Docker Compose. Then only requests of browsers are
+// refused.
 func Hosts(next http.Handler, listens net.Addr, allowed []string) http.Handler {
 	addr, ok := listens.(*net.TCPAddr)
 	loopback := ok && addr.IP.IsLoopback()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := hostOf(r.Host)
-		named := net.ParseIP(host) == nil && host != "localhost" && !strings.HasSuffix(host, ".localhost") &&
+		named := host != "" && net.ParseIP(host) == nil && host != "localhost" && !strings.HasSuffix(host, ".localhost") &&
 			!slices.ContainsFunc(allowed, func(name string) bool { return hostOf(name) == host })
 		if named && (loopback || isBrowser(r)) {
 			http.Error(w, fmt.Sprintf("the request is for the host %.100q, and perhaps a web page has sent it: "+

@@ -22,6 +22,7 @@ func TestHosts(t *testing.T) {
 		{"127.0.0.1:8081", nil, true, true},
 		{"[::1]:8081", nil, true, true},
 		{"::1", nil, true, true},
+		{"", nil, true, true}, // a health check by HTTP/1.0
 		{"LOCALHOST:8081", browser("Origin", "http://localhost:3000"), true, true},
 		{"app.localhost", nil, true, true},
 		{"192.0.2.7:8081", browser("User-Agent", "Mozilla/5.0"), true, true},

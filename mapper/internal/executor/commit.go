@@ -126,7 +126,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 
 // tell reports a committed page in metrics and logs, and adds its counters to this process's sums.
 func (d *delivery) tell(ctx context.Context, o *page.Results) {
-	after := observe.BehindPage
+	after := observe.Planned
 	if d.page.late {
 		after = observe.Late
 	}

@@ -44,8 +44,8 @@ type delivery struct {
 	announced atomic.Int64
 }
 
-// A currentRange is the part of a delivery's state that belongs to its current range. It starts anew with
-// the next range.
+// A currentRange is the part of a delivery's state that belongs to its current range. It starts
+// anew with the next range.
 type currentRange struct {
 	// the delivered task, if it is the range's own; zero if the delivery has continued with this
 	// range

@@ -122,8 +122,8 @@ func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	return group.Wait()
 }
 
-// ensureTask makes sure that a range has a task if it is pending. It returns the range's record. The
-// record is empty if the job has deleted it, as an erasure does before it ends.
+// ensureTask makes sure that a range has a task if it is pending. It returns the range's record.
+// The record is empty if the job has deleted it, as an erasure does before it ends.
 func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) (*record.Range, error) {
 	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
 	if errors.Is(err, datastore.ErrNoSuchEntity) {

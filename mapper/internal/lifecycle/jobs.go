@@ -32,8 +32,8 @@ type Jobs struct {
 	Random   func() uint64 // returns a random number that is different at each call
 	Prices   billing.Prices
 
-	// Serves reports whether this process handles tasks, which needs the jobs' mappers. Otherwise it
-	// only controls jobs, whose tasks another process handles. nil: it only controls jobs.
+	// Serves reports whether this process handles tasks, which needs the jobs' mappers. Otherwise
+	// it only controls jobs, whose tasks another process handles. nil: it only controls jobs.
 	Serves func() bool
 
 	Revived func(context.Context) error // called at the end of Revive; nil: nothing is called

@@ -141,7 +141,7 @@ type Page struct {
 const (
 	AtStart    = "start"   // cut at the start of the job
 	BeforePage = "before"  // cut before a page, because workers are idle
-	BehindPage = "behind"  // cut by the commit of a page, because the plan before the page said so
+	Planned    = "planned" // cut by the commit of a page, because the plan before the page said so
 	Late       = "late"    // cut by the commit of a page, because this task would otherwise end late
 	Failed     = "failure" // not cut, but made for a failed entity
 )

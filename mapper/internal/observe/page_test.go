@@ -63,7 +63,7 @@ func TestMetricsPage(t *testing.T) {
 	tel, reader, _ := observed(t)
 	ctx, now := t.Context(), time.Now()
 	job := &record.Job{ID: "j", Mapper: "m", State: record.Running}
-	reasons := []string{AtStart, BeforePage, BehindPage, Late, Failed}
+	reasons := []string{AtStart, BeforePage, Planned, Late, Failed}
 	cut := make(map[string]int64)
 	for _, reason := range reasons {
 		cut[reason] = 1

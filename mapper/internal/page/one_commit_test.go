@@ -124,8 +124,8 @@ func TestCompared(t *testing.T) {
 }
 
 // TestBytesOfAPage checks that a page ends after the entity that fills its commit. The function
-// must not run on later entities, except those whose calls overlap. In a Visit, these calls have had
-// their effects, so their results must be added.
+// must not run on later entities, except those whose calls overlap. In a Visit, these calls have
+// had their effects, so their results must be added.
 func TestBytesOfAPage(t *testing.T) {
 	for _, c := range []struct {
 		atOnce, batch int

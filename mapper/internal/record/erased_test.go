@@ -73,8 +73,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// TestRedactOperators checks which operators' names stay in a redacted history. If nothing says what
-// identifies the subject, none stays.
+// TestRedactOperators checks which operators' names stay in a redacted history. If nothing says
+// what identifies the subject, none stays.
 func TestRedactOperators(t *testing.T) {
 	for _, c := range []struct {
 		of     Subject

@@ -56,8 +56,8 @@ func (u past) ended(ctx context.Context, now time.Time) (time.Time, error) {
 	if !h.ended.IsZero() {
 		return h.ended, nil
 	}
-	// The job's last end is after the first time, and not after the second one. A job that has ended
-	// runs again in a new generation. If no end is stored, it is a time before 1970.
+	// The job's last end is after the first time, and not after the second one. A job that has
+	// ended runs again in a new generation. If no end is stored, it is a time before 1970.
 	from, to := begun, now
 	for tries := 0; ; tries++ {
 		unit := time.Second

@@ -181,8 +181,8 @@ func TestUnkept(t *testing.T) {
 	}
 }
 
-// TestOldPast undoes a page of a job that has run for hours, in processes with different clocks. The
-// time until which the undo follows the past back has to be the database's.
+// TestOldPast undoes a page of a job that has run for hours, in processes with different clocks.
+// The time until which the undo follows the past back has to be the database's.
 func TestOldPast(t *testing.T) {
 	for _, off := range []time.Duration{10 * time.Minute, -40 * time.Second} { // negative: the process' clock is ahead
 		inWorld(t, 3, []int64{51}, func(w *world) {

@@ -14,10 +14,10 @@ const (
 	changed
 )
 
-// decide returns the decision about an entity that a commit may have written. The argument commit is the
-// commit's version. before and now are the entity's states before the commit and now; nil if the
-// entity does not exist. with returns its state just after the commit, and is called only if this
-// state is needed.
+// decide returns the decision about an entity that a commit may have written. The argument commit
+// is the commit's version. before and now are the entity's states before the commit and now; nil if
+// the entity does not exist. with returns its state just after the commit, and is called only if
+// this state is needed.
 func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) decision {
 	switch {
 	case now.GetVersion() == commit:

@@ -195,8 +195,8 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 	return nil
 }
 
-// pending returns an error unless the range with this key is pending. A nil key stands for no range,
-// and is no error.
+// pending returns an error unless the range with this key is pending. A nil key stands for no
+// range, and is no error.
 func pending(tx *datastore.Transaction, key *datastore.Key) error {
 	if key == nil {
 		return nil

@@ -40,9 +40,9 @@ func (w *world) refuse(minutes bool) {
 	})
 }
 
-// TestPastRefused undoes pages in a database that does not serve their past. The undo then tries the
-// last whole minute before the page. If the database refuses this, too, the undo of the page must
-// fail. Check must report the same before the undo starts.
+// TestPastRefused undoes pages in a database that does not serve their past. The undo then tries
+// the last whole minute before the page. If the database refuses this, too, the undo of the page
+// must fail. Check must report the same before the undo starts.
 func TestPastRefused(t *testing.T) {
 	for _, c := range []struct {
 		name    string
