@@ -133,8 +133,10 @@ func Example_move() {
 	failures, _, err := job.FailuresPage(ctx, "")
 	fmt.Println(len(failures), "listed,", err)
 	fmt.Println(failures[0].Error)
-	// Output: succeeded with failures 1 moved, 1 failed, Ann <nil> 1 listed, <nil> /User,2 inserts
-	// /Customer,ann@example.com, which is there: an entity before it, of the same page, has put it
+	// Output:
+	// succeeded with failures 1 moved, 1 failed, Ann <nil>
+	// 1 listed, <nil>
+	// /User,2 inserts /Customer,ann@example.com, which is there: an entity before it, of the same page, has put it
 }
 
 // Move with descendants.

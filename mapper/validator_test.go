@@ -30,6 +30,6 @@ func ExampleValidator() {
 	_, err := m.StartByName(ctx, "raise", mapper.Query{Kind: "Team"}, []byte(`{"percent": 200}`),
 		&mapper.StartOptions{ID: "spring"})
 	fmt.Println(errors.Is(err, mapper.ErrInvalidArgument), err)
-	// Output: true mapper: start spring of "raise": bad arguments: params: "percent" is 200, it has
-	// to be in [1, 20]
+	// Output:
+	// true mapper: start spring of "raise": bad arguments: params: "percent" is 200, it has to be in [1, 20]
 }
