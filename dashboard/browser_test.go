@@ -433,17 +433,23 @@ func TestWidths(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 300)
 	w.fails.Store(true)
-	w.run(t, "backfill-plans-of-2026", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	counter := strings.Repeat("counter", 14)
+	w.run(t, "backfill-plans-of-2026", `{"Amount": 1, "note": "`+counter+`"}`, mapper.StartOptions{PageSize: 50})
 	w.slow.Store(int64(100 * time.Millisecond))
 	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
 	b := newBrowser(t, 1280, 900, false)
+	// wider lists the elements that reach beyond the window.
+	const wider = `[...document.querySelectorAll("body *")]
+		.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+		.map(e => e.outerHTML.slice(0, 200)).join("\n")`
 	for _, width := range []int64{360, 600, 740, 800, 1024, 1100, 1300} {
 		b.do(chromedp.EmulateViewport(width, 900))
 		for _, page := range []string{"", "job?id=runs", "job?id=backfill-plans-of-2026"} {
 			b.open(w.url + page)
 			if of(b, chromedp.Evaluate[bool](
 				`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
-				t.Errorf("%q, %d wide: the page has to be moved sideways", page, width)
+				t.Errorf("%q, %d wide: the page has to be moved sideways, because of %s", page, width,
+					of(b, chromedp.Evaluate[string](wider)))
 			}
 			if page != "" || width < 1024 {
 				continue
