@@ -21,7 +21,8 @@ func Hosts(next http.Handler, listens net.Addr, allowed []string) http.Handler {
 	loopback := ok && addr.IP.IsLoopback()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := hostOf(r.Host)
-		known := host == "" || net.ParseIP(host) != nil || host == "localhost" || strings.HasSuffix(host, ".localhost") ||
+		known := host == "" || net.ParseIP(host) != nil ||
+			host == "localhost" || strings.HasSuffix(host, ".localhost") ||
 			slices.ContainsFunc(allowed, func(name string) bool { return hostOf(name) == host })
 		if !known && (loopback || isBrowser(r)) {
 			http.Error(w, fmt.Sprintf("the request is for the host %.100q, and perhaps a web page has sent it: "+
