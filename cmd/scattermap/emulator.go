@@ -149,7 +149,8 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	return nil
 }
 
-// serve runs the emulator until ctx ends, and also the dashboard if the address pages is not empty.
+// serve runs the emulator until ctx ends. If pages, the address of the dashboard, is not empty, it
+// also serves the dashboard.
 func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if errors.Is(err, syscall.EADDRINUSE) {

@@ -142,8 +142,8 @@ func (m *top) load() tea.Msg {
 	return msg
 }
 
-// standings returns the jobs of a list. It reads the statuses of the first ones that have not
-// ended.
+// standings returns all jobs of a list. For the first mostStatuses jobs that have not ended, it
+// also reads the status.
 func standings(ctx context.Context, s *service, infos []mapper.JobInfo) (all []*topJob) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)

@@ -75,7 +75,8 @@ var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *map
 	return nil
 })
 
-// newSend returns the mapper of a job that sends all pending orders. It replaces a battery.
+// newSend returns the mapper of a job that sends all pending orders. The job replaces N cron
+// processes that share the orders by their remainders.
 func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {

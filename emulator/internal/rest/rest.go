@@ -44,7 +44,8 @@ func Datastore(conn grpc.ClientConnInterface, reset func()) http.Handler {
 	})
 }
 
-// Tasks serves Cloud Tasks on the connection conn.
+// Tasks returns a handler of the REST API of Cloud Tasks. It passes each call to the gRPC server at
+// the other end of conn.
 func Tasks(conn grpc.ClientConnInterface) http.Handler {
 	all := routes(cloudtaskspb.File_google_cloud_tasks_v2_cloudtasks_proto, nil)
 	all = append(all, routes(longrunningpb.File_google_longrunning_operations_proto, map[string]*annotations.HttpRule{
