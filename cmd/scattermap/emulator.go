@@ -68,8 +68,8 @@ variables that clients need.`,
 		"the `MiB` of old versions of entities that each database keeps; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
 		"the `MiB` of indexes that each database keeps; dropped ones are built again when needed")
-	flags.StringVar(&pages, "dashboard", "", "serve a dashboard, which shows the jobs of all queues in the project "+
-		"of --queue and can start prebuilt mappers, at this `HOST:PORT`")
+	flags.StringVar(&pages, "dashboard", "", "serve a dashboard at this `HOST:PORT`: it shows the jobs of all "+
+		"queues in the project of --queue, and can start prebuilt mappers")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

@@ -101,8 +101,8 @@ func paragraphs(text string) string {
 // commandPage returns the part of docs/command-line.md that is made from the commands' help texts.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nA flag inside a command's usage is required; all others are optional. The word \"with\" after a " +
-		"usage lists which of these common flags the command has:\n" +
+	b.WriteString("\nA flag inside a command's usage is required; all others are optional. Common flags of " +
+		"a command follow its usage, after the word \"with\":\n" +
 		flagList(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))

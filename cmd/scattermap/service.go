@@ -38,8 +38,8 @@ type service struct {
 
 // define defines the flags that name a service and its tokens.
 func (s *service) define(flags *pflag.FlagSet) {
-	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the service's `URL`: the part of its "+
-		"jobs API's address before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
+	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the service's `URL`: its jobs API's "+
+		"address without /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
 	s.straight.define(flags)
 	flags.StringVar(&s.tokenCommand, "token-command", "", "a `command` that prints an identity token to send. "+
 		"It is not run if $SCATTERMAP_TOKEN is set, or if the service is on this machine. By default, the token is "+

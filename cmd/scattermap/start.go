@@ -31,7 +31,7 @@ type jobFlags struct {
 	share, except string
 }
 
-const callsHelp = "the most `calls` a second that the function announces by AwaitCall"
+const callsHelp = "the most `calls` a second; the function announces calls by AwaitCall"
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
@@ -183,9 +183,8 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: a "+
-		"`duration` of at least 8d, such as 30d, or always. By default, the service's setting counts, or always if it "+
-		"has none")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records: a `duration` "+
+		"of at least 8d after its end (30d), or always; by default the service's setting, or without one, always")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,

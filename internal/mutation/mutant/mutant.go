@@ -46,10 +46,10 @@ func note(id int) bool {
 // Not returns c. If mutant id is on, it returns the negation of c.
 func Not(id int, c bool) bool { return c != note(id) }
 
-// Never returns c. If mutant id is on, it returns false.
+// Never returns c, or false if mutant id is on.
 func Never(id int, c bool) bool { return c && !note(id) }
 
-// Always returns c. If mutant id is on, it returns true.
+// Always returns c, or true if mutant id is on.
 func Always(id int, c bool) bool { return c || note(id) }
 
 // Less returns a < b. If mutant id is on, it returns a <= b.

@@ -55,7 +55,8 @@ func Of(j *record.Job) Params {
 	return Params{j.ID, j.Incarnation, json.RawMessage(j.Query), j.Times}
 }
 
-// Records returns the query of the undo of job j: the records of the job's ranges.
+// Records returns the query over which the undo of job j runs. It finds the keys of the records of
+// j's ranges.
 func Records(j *record.Job) query.Query {
 	prefix := record.RangePrefix(j.Ref())
 	return query.Query{
