@@ -81,8 +81,8 @@ func hasText(t reflect.Type) bool {
 	return t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)
 }
 
-// routeOf returns the route to the method by which a format writes values of a type. It returns an
-// error if the format would silently leave out a field that is not on the route.
+// routeOf returns the embedded fields that lead from a struct type to the method by which a format
+// writes its values. It returns an error if the format would silently leave out another field.
 func routeOf(t reflect.Type, method, tag string) (route, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

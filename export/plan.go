@@ -30,9 +30,9 @@ type size struct {
 // as one set ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
-// numberOf returns the number of files to write. This is n, unless n is 0: then it is enough that
-// no file should exceed the size most. The parts have the size total together, and the largest has
-// the size largest. Parts are not split, so a file may exceed the average by up to one part.
+// numberOf returns the number of files to write: n, or if n is 0, enough files that none should
+// exceed the size most. The parts have the size total together, and the largest has the size
+// largest. Parts are not split, so a file may exceed the average by up to one part.
 func numberOf(total, largest, most int64, n int) int {
 	if n > 0 {
 		return n

@@ -76,7 +76,7 @@ var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *map
 })
 
 // newSend returns the mapper of a job that sends all pending orders. The job replaces N cron
-// processes that share the orders by their remainders.
+// processes. Each of them sends the orders with one remainder of the key.
 func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {

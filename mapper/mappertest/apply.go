@@ -53,7 +53,7 @@ type Result struct {
 	// Counters are the function's counters, by name.
 	Counters map[string]int64
 
-	// Puts are the other entities that the function put, in the order of the first calls for each.
+	// Puts are the other entities that the function put, in the order of their first Put.
 	Puts []Put
 
 	// Deletes are the keys of the other entities that the function has deleted.
