@@ -64,8 +64,8 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 // verifies the token and removes its signature. Make sure that every request reaches the service
 // through Cloud Run: otherwise anybody can send a made-up token.
 //
-// If the token still has a signature, or there is no token, nobody has verified it. The error is
-// then [ErrUnauthenticated].
+// A token that still has its signature was not verified. For it, and without a token, the error is
+// [ErrUnauthenticated].
 //
 // The token is in the header Authorization. If there is also a header X-Serverless-Authorization,
 // its token counts, because Cloud Run verifies only that one.

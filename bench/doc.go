@@ -11,5 +11,5 @@
 //	go test ./bench -run TestMakespan -v
 //
 // With -args -json it prints one object for each row. Other flags choose the rows: see
-// makespan_test.go. TestShapes draws random shapes: see docs/shapes.md.
+// makespan_test.go. TestShapes draws jobs at random: see docs/shapes.md.
 package bench

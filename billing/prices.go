@@ -17,8 +17,8 @@ type Prices struct {
 // of Cloud Tasks.
 //
 // Sources: https://cloud.google.com/firestore/pricing (as archived in February 2020) and
-// https://cloud.google.com/tasks/pricing (a stored copy), both read on 2026-11-20. Prices change:
-// compare before you rely on them.
+// https://cloud.google.com/tasks/pricing (an archived copy), both read on 2026-11-20. Prices
+// change: compare before you rely on them.
 var NAM5 = Prices{
 	ReadsPer100K: 0.06, WritesPer100K: 0.18, DeletesPer100K: 0.02, SmallOpsPer100K: 0,
 	TaskOpsPerMillion: 0.40,

@@ -10,7 +10,7 @@ type Usage struct {
 	// Reads counts entity reads:
 	//
 	//   - one for each entity that a lookup or a query returned, or that a lookup did not find
-	//   - one for each call of a query that returned keys, projections or nothing
+	//   - one for each query call that returned only keys, only projections, or nothing
 	//   - one for each 1,000 index entries of an aggregation
 	//
 	// A query with inequalities on several properties also pays for the index entries that it

@@ -19,9 +19,10 @@
 //
 // The last part of the path and the parameters choose the page. GET changes nothing.
 //
-//	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=, &from= and
-//	                            &before= (2026-10-24, 2026-10-24T15:04 or RFC 3339, in UTC), and
-//	                            &sort= orders a page: id, state, progress, failures or cost
+//	./                          the jobs: ?state= &mapper= &name= (a part of the ID) &all=true (of
+//	                            all queues) &cursor=, &from= and &before= (2026-10-24,
+//	                            2026-10-24T15:04 or RFC 3339, in UTC), and &sort= orders a page:
+//	                            id, state, progress, failures or cost
 //	./job?id=ID                 a job: &colour=state, pace, attempts or time
 //	./range?job=ID&range=RANGE  one of its ranges
 //	./failures?id=ID            its failures: &cursor=
@@ -30,14 +31,16 @@
 //	./replay?id=ID              how the job unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
 //	./start                     the mappers: ?mapper=NAME for the form of one
-//	./act?do=VERB&id=ID         asks before it acts: pause, resume, retry, rate, abort, undo, move,
-//	                            verify, clean-up
+//	./act?do=VERB&id=ID         asks before it acts: pause, resume, retry, rate, budget, abort,
+//	                            undo, move, verify, clean-up
 //
 // Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
-// also need confirmed=yes. A retry takes cause, or "of" with the cause's hash. Rate takes rate,
-// writes, calls, ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and
-// record=on. An undo takes rehearsal=on. The form that starts a job posts its fields to ./start,
-// with do=plan or do=start. A request that a browser sends from another site is refused.
+// also need confirmed=yes. A retry takes cause, or "of": the first 16 hexadecimal digits of the
+// cause's SHA-256. Rate takes rate (entities), writes and calls a second, ramp=on, and for, a
+// duration such as 2h. Budget takes budget (dollars) and operations. An absent limit is no limit.
+// Clean-up takes failures=on and record=on. An undo takes rehearsal=on. The form that starts a job
+// posts its fields to ./start, with do=plan or do=start. A request that a browser sends from
+// another site is refused.
 //
 // # JSON
 //
@@ -48,13 +51,14 @@
 //	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched",
 //	           "counts": {STATE: N}}: fields of mapper.JobInfo. For a job that has not
 //	           succeeded, the values are from its mapper.Status; "progress" and "why" are
-//	           present until a job has ended. "counts" counts the jobs of all
-//	           pages, and ignores the filters state and name
+//	           present until a job has ended. "searched" is how many jobs were compared
+//	           with name. "counts" counts the jobs of all pages, and ignores the filters
+//	           state and name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
-//	           "kept"}: status is mapper.Status, and ranges are picture.Picture.Ranges with bounds
-//	           as texts; for series, levels and pages see package picture; kept is false if the
-//	           records of the ranges are deleted
-//	./range    {"job", "range"}: picture.Detail, with bounds as texts
+//	           "kept"}: status is mapper.Status, and ranges are picture.Picture.Ranges with start
+//	           and end as texts; for series, levels and pages see package picture; kept is
+//	           false if the records of the ranges are deleted
+//	./range    {"job", "range"}: picture.Detail, with start and end as texts
 //	./failures {"failures": [{"key", "error", "attempts", "time"}],
 //	           "causes": [{"cause", "count", "estimated", "example"}], "next"}
 //	./examples {"examples": [{"key", "what", "properties": [{"name", "before", "after"}]}]}
@@ -65,9 +69,10 @@
 //	./start    {"mappers": [{"name", "visit", "description", "fields": [{"name", "kind",
 //	           "optional", "required"}]}]}: the field NAME is posted as p.NAME; a POST answers
 //	           {"plan"} (mapper.Estimate) or {"id"}
-//	./act      {"do", "jobs", "left_out", "warns"}: left_out has the jobs whose state does not
-//	           allow it, and warns is a text; a POST answers {"done": [ID...],
-//	           "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
+//	./act      {"do", "jobs", "left_out": [{"id", "error"}], "warns"}: left_out has the jobs whose
+//	           state does not allow the action, and warns says why the action must be
+//	           confirmed; a POST answers {"done": [ID...], "failed": [{"id", "error"}]}, and
+//	           for verify {"proof"} (mapper.Proof)
 //
 // An error is {"error"}, with the HTTP status that fits. A key is the text of its path, such as
 // /Account,"ann". [Options.Redact] applies to JSON and to pages.

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -43,5 +44,28 @@ func TestLabels(t *testing.T) {
 	if want := "“Ramp up”, “Filters”, \"page_time_ns\" of " +
 		"the jobs API and “Move to this service”"; got != want {
 		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
+// TestDocActions checks that the package's documentation lists all actions.
+func TestDocActions(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(doc), "asks before it acts: ")
+	list, _, _ = strings.Cut(list, "\n//\n")
+	listed := make(map[string]bool)
+	for name := range strings.FieldsSeq(strings.NewReplacer(",", "", "//", "").Replace(list)) {
+		listed[name] = true
+	}
+	for _, v := range verbs {
+		if !listed[v.Name] {
+			t.Errorf("doc.go lists the actions %q, and not %s", list, v.Name)
+		}
+		delete(listed, v.Name)
+	}
+	for name := range listed {
+		t.Errorf("doc.go lists the action %s, which does not exist", name)
 	}
 }

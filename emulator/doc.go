@@ -19,9 +19,9 @@
 // # What it covers
 //
 // The Datastore is the whole google.datastore.v1 service, except vector search. It has structured
-// queries, GQL, aggregations, optimistic and pessimistic transactions, and reads at a time of the
-// last hour. It enforces the limits of production. On request it also requires composite indexes. A
-// query finds its results in an index and never scans a kind.
+// queries, GQL, aggregations, optimistic and pessimistic transactions, and reads as of any time in
+// the last hour. It enforces the limits of production. On request it also requires composite
+// indexes. A query finds its results in an index and never scans a kind.
 //
 // Cloud Tasks is the whole google.cloud.tasks.v2 service, except App Engine tasks and access
 // policies, which it refuses.

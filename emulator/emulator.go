@@ -97,8 +97,8 @@ type Options struct {
 	// AllowedHosts are names of this machine that web pages may use in requests to the REST APIs,
 	// such as "devbox.example". IP addresses, localhost and the hosts of DatastoreAddr and
 	// TasksAddr are always allowed. Requests for other names are refused, because a page could have
-	// made its own name stand for this machine. If an address is no loopback address, programs that
-	// are no browsers may use any name for it. gRPC clients may use any name.
+	// made its own name stand for this machine (DNS rebinding). At an address that is not loopback,
+	// only requests of browsers are checked. gRPC clients may use any name.
 	AllowedHosts []string
 
 	// Transport sends the HTTP requests that deliver tasks. With [HandlerTransport], the requests
@@ -117,9 +117,9 @@ type Options struct {
 	// needs its own. Defaults to none.
 	Faults *faults.Faults
 
-	// Interceptor is called for each call of both services, except calls that Faults lose or
-	// abort. It can delay a call, or make it fail before or after its effect. In the results of
-	// queries and lookups, it sees the entities only in encoded form. Defaults to none.
+	// Interceptor is called for each call of both services, except calls that Faults lose or abort.
+	// It can delay a call, or make it fail before or after its effect. It can't read the entities
+	// in the results of queries and lookups, because they are encoded already. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
 }
 

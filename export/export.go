@@ -18,7 +18,7 @@ import (
 
 // Options are the settings of an export.
 //
-// Start refuses a type that the format can't hold. A value that the format can't hold is a failure
+// [New] refuses a type that the format can't hold. A value that the format can't hold is a failure
 // of its entity. Both errors name the field. docs/export.md lists the Go types of each format.
 //
 // A record of [CSV] is a struct. Its columns are the struct's fields, and the fields of embedded
@@ -399,7 +399,7 @@ func strictly(text json.RawMessage, v any) error {
 }
 
 // Plan estimates time and cost of an export of a query, as mapper.Mapper.Plan does. It includes the
-// operations for parts: a write, three reads and a delete for each page. It does not include what a
+// records of parts: a write, three reads and a delete for each page. It does not include what a
 // bucket charges.
 func (x *Export[P]) Plan(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions,

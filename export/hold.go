@@ -12,9 +12,9 @@ import (
 )
 
 // Count returns the number of files of an export that was started with [StartOptions].Hold. It
-// first waits until all records are in parts. The number is StartOptions.Files, or as few as
-// Options.FileBytes allows. It is an error if it exceeds Options.MaxFiles. The parts are kept until
-// [Export.Write] or [Run.Discard].
+// first waits until all records are in parts. The number is StartOptions.Files or Options.Files, or
+// else as few files as Options.FileBytes allows. If more than Options.MaxFiles are needed, Count
+// returns an error. The parts are kept until [Export.Write] or [Run.Discard].
 func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	s, status, err := x.held(ctx, r)
 	if err != nil {
@@ -36,7 +36,7 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 
 // Write plans the files of an export that was started with StartOptions.Hold, and starts the job
 // that writes them. It first waits until all records are in parts. Call [Run.Wait] to wait for the
-// files. If files is 0, their number is the result of [Export.Count], or larger if Options.Wrap
+// files. If files is 0, Write plans as many files as [Export.Count] says, or more if Options.Wrap
 // returns longer texts for these params.
 //
 // Options.Name and Options.Wrap get these params. The function that makes the records has already

@@ -21,8 +21,8 @@ import (
 // Names of blobs beside the files.
 const (
 	// ManifestName is the name of a manifest. The manifest in a run's folder decides whether the
-	// export has succeeded or was discarded. [StartOptions].Folder also has a manifest: a copy of
-	// the manifest of the first run that succeeded there.
+	// export has succeeded or was discarded. In [StartOptions].Folder, the first run that succeeds
+	// puts a copy of its manifest. Later runs leave this copy unchanged.
 	ManifestName = "manifest.json"
 	// SuccessName is the name of an empty blob in the folder of a run that has succeeded.
 	SuccessName = "_SUCCESS"
@@ -53,8 +53,8 @@ type Manifest struct {
 
 	// Coverage is the proof ([mapper.Job.Verify]) that the first job covered its query. It is
 	// missing if the export has more than 100,000 parts, or if somebody has cleaned up the first
-	// job before the files were complete. The first job then has only the check that every job
-	// makes at its end.
+	// job before the files were complete. Then the first job has passed only the check that every
+	// job makes at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 

@@ -27,6 +27,7 @@
 //	POST /jobs/ID/undo         starts a job that restores what this one changed
 //	POST /jobs/ID/move         moves the job to a queue of this service
 //	POST /jobs/ID/rate         sets the rate limit
+//	POST /jobs/ID/budget       limits the cost from now on
 //	POST /jobs/ID/clean-up     deletes the job's records
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with the
@@ -39,8 +40,8 @@
 //   - 400 if the request is wrong,
 //   - 401 or 403 if the caller is not allowed,
 //   - 404 if no job has the ID,
-//   - 409 if the job is in the wrong state, belongs to another queue, was started by a newer build,
-//     or has this ID with other arguments,
+//   - 409 if the job is in the wrong state, in another queue, or of a newer build, or if a start
+//     has the ID of a job with other arguments,
 //   - 500 if the service failed: {"error", "request"}. The error has only causes that callers may
 //     see. The log has the whole error, in a line with the same "request".
 //

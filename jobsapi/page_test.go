@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -41,8 +42,9 @@ func readPage(t *testing.T) string {
 	return string(page)
 }
 
-// TestPageRoutes compares the routes and parameters that docs/jobs-api.md lists with the handler's.
-func TestPageRoutes(t *testing.T) {
+// routesOf returns the routes of the handler, such as "POST /jobs/ID/pause".
+func routesOf(t *testing.T) map[string]bool {
+	t.Helper()
 	source, err := os.ReadFile("handler.go")
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +59,27 @@ func TestPageRoutes(t *testing.T) {
 	if len(routes) < 17 {
 		t.Errorf("the handler has the routes %v", routes)
 	}
+	return routes
+}
+
+// TestDocRoutes compares the routes that the package's documentation lists with the handler's.
+func TestDocRoutes(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^//\t(GET|POST) +(\S+)`).FindAllStringSubmatch(string(doc), -1) {
+		listed[m[1]+" "+m[2]] = true
+	}
+	if routes := routesOf(t); !maps.Equal(listed, routes) {
+		t.Errorf("doc.go lists %v, and the handler has %v", listed, routes)
+	}
+}
+
+// TestPageRoutes compares the routes and parameters that docs/jobs-api.md lists with the handler's.
+func TestPageRoutes(t *testing.T) {
+	routes := routesOf(t)
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) [^`]+)` \\|[^|]*\\|([^|]*)\\|").FindAllStringSubmatch(

@@ -53,8 +53,8 @@ func (j *Job) Abort(ctx context.Context) error {
 //
 // Resume enqueues new tasks for all ranges that are not done. So it also helps a running job whose
 // queue was purged. Without Resume, such a job waits for [Engine.ReviveJobs]. If the job has
-// succeeded or was aborted or cleaned up, the error is [ErrWrongState]. If the engine has a handler
-// of tasks ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper].
+// succeeded or was aborted or cleaned up, the error is [ErrWrongState]. If [Engine.Handler] was
+// called, and the engine lacks the job's mapper, the error is [ErrUnknownMapper].
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -72,9 +72,8 @@ type RetryOptions struct {
 // Retry processes the job's failures again. Each failure gets all of its attempts again. Meanwhile
 // a running job continues with its other entities. A job that was paused or has failed also
 // continues. At the end, the finalizer takes effect again. If the job was aborted or cleaned up, or
-// has succeeded without failures, the error is [ErrWrongState]. If the engine has a handler of
-// tasks ([Engine.Handler]) and lacks the job's mapper, the error is [ErrUnknownMapper]. A nil o
-// selects all failures.
+// has succeeded without failures, the error is [ErrWrongState]. If [Engine.Handler] was called, and
+// the engine lacks the job's mapper, the error is [ErrUnknownMapper]. A nil o selects all failures.
 //
 // Retry returns at once; tasks then find the failures and reopen them. If an earlier Retry still
 // reopens failures, the new one replaces it. If no failure has the cause in o, the error is
@@ -131,9 +130,9 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 // The undo can be paused, resumed, retried and verified like any job, as long as Datastore keeps
 // the past. The numbers in its Status count pages of the first job. A page that can't be undone is
-// a failure. Status.Counters counts entities as "restored", "removed", "left" if they stay, and
-// "already" if there was nothing to undo. This is so if others have put the entity back, or if the
-// write changed nothing. A nil o has all defaults.
+// a failure. Status.Counters counts entities as "restored", "removed", "left" (unchanged), or
+// "already" (in the old state). An entity counts as "already" if others had restored it, or if the
+// job's write had changed nothing. A nil o has all defaults.
 //
 // Datastore keeps old states of entities for one hour. With point-in-time recovery it keeps the
 // state at each whole minute for seven days. If the state before the job's first page is gone, the
@@ -141,8 +140,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 //
 //   - entities that somebody changed within two minutes before the commit of their page
 //   - entities that the function put or deleted besides its own
-//   - entities that a page deleted, and entities of a page that others have changed since. Both
-//     stay only if others put or deleted entities of the page within the minute before its commit
+//   - the entities of a page that deleted all its entities, if others put or deleted entities in
+//     the page's range within the minute before its commit
 //
 // An undo relies on two facts from Google's documentation: all entities of a commit get the same
 // version, and the past is kept in whole minutes. Both were tested on the embedded Datastore. The

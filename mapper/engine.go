@@ -333,8 +333,8 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 // list. A cursor stays valid if the options change, because it stands for a time of start.
 //
 // Each page shows the states at the time when it is read. So if you list jobs by one state and then
-// by another, you may miss a job that changes in between. Jobs that an older build has started are
-// listed only after their records have changed.
+// by another, you may miss a job that changes in between. A job that an older build has started is
+// listed only after a newer build has changed its record.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	o = cmp.Or(o, new(JobsOptions))
 	if jobs, next, err = o.list(ctx, e.store(), e.listed(o), cursor, e.Prices()); err != nil {
@@ -443,8 +443,8 @@ type MapperInfo struct {
 }
 
 // Mappers returns the mappers that [Engine.StartByName] starts, sorted by name. It leaves out the
-// mappers of rehearsals and undos, which the engine adds itself, and mappers that only their
-// program starts (a nil [Mapper.WithStarter]).
+// mappers of rehearsals and undos, which the engine adds itself. It also leaves out mappers with a
+// nil [Mapper.WithStarter], which only the program starts.
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) && !onlyInside(def) {

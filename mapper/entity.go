@@ -130,8 +130,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 // StartOptions.EntityTimeout.
 //
 // There are two exceptions. A run that announces more calls than the rate can give fails its
-// entity: see [Rate]. If other calls of the job have used up the rate for an hour, the next run
-// that must stop between its calls counts as a failed attempt.
+// entity: see [Rate]. If an entity has waited for the rate for an hour, a run that must stop
+// between its calls counts as a failed attempt.
 func (e *Entity[T]) AwaitCall(ctx context.Context) error { return e.attempt.AwaitCalls(ctx, 1) }
 
 // AwaitCalls is [Entity.AwaitCall] for n calls, which the function may make at once. The next call
@@ -163,17 +163,17 @@ func Permanent(err error) error { return fault.Permanent(err) }
 // most a week. Meanwhile the job slows down to the rate that the service accepts. RetryAfter(nil,
 // d) is nil.
 //
-// The function first runs up to three times in a row, if the waits are short. If the service
-// refuses all of these calls, its answers to other calls of this process decide whether the attempt
-// has failed (see [RetryPolicy]):
+// The function runs up to three times in a row, if the waits are short. If the service refuses all
+// these calls, its other answers to this process decide whether the attempt has failed (see
+// [RetryPolicy]):
 //
-//   - If the service accepts most calls, the attempt has failed.
-//   - If the service refuses most calls, the attempt does not count. The task waits before this
-//     entity. While the service refuses, one attempt counts for each hour, so a job survives some
-//     hours without the service.
-//   - If the service has not accepted a call yet, one entity may be the cause. So the task sets up
-//     to two such entities in a row aside, without a failed attempt, and continues with the page.
-//     It waits before a third one.
+//   - If the service accepts most other calls, the attempt has failed.
+//   - If the service refuses most other calls, the attempt does not count, and the task waits
+//     before this entity. Only one refusal an hour counts as a failed attempt, so a job survives
+//     some hours without the service.
+//   - If the service has not accepted a call yet, this entity may be the cause. So the task
+//     postpones the entity, without a failed attempt, and continues with the page. It waits before
+//     the third such entity in a row.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect

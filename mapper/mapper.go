@@ -65,8 +65,8 @@ type NoParams struct{}
 //
 //   - More than 10 entities of the page have failed, and these are more than 5% of
 //     [StartOptions].PageSize.
-//   - More than half of the page has failed. In addition, there are more than 10 failures, and more
-//     than 5%, both among the process's latest calls and among the whole job's entities so far.
+//   - More than half of the page has failed. In addition, more than 10 and more than 5% have failed
+//     among the process's latest calls, and also among all of the job's entities so far.
 //
 // The job also fails if the database refuses to write an entity, and too many entities have failed
 // before. Too many are more than 10, and more than 5% of the job's entities so far.
@@ -163,10 +163,11 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 	return m
 }
 
-// Forget is for mappers that erase personal data. It makes the mapper's jobs keep nothing about the
-// entities that they processed, and returns the mapper. If a job has no failures, it deletes the
-// records of its ranges after the last entity. Then it calls fn, in a task of its own and outside
-// any transaction. The call may take up to half of the queue's DispatchDeadline.
+// Forget makes the mapper's jobs keep nothing about the entities that they processed. Use it in the
+// definition of a mapper that erases personal data; it returns the mapper. If a job has no
+// failures, it deletes the records of its ranges after the last entity. Then it calls fn, in a task
+// of its own and outside any transaction. The call may take up to half of the queue's
+// DispatchDeadline.
 //
 // When fn returns nil, the job ends, and its query, parameters, errors, reasons and counters are
 // removed from its record. A salted hash of query and parameters stays; the salt is not kept. After
@@ -220,11 +221,11 @@ func (m *Mapper[P]) WithStarter(
 	return m
 }
 
-// CheckByName sets a function that checks parameters for [Engine.PlanByName]. A mapper with a
-// [Mapper.WithStarter] function needs it, because the caller's parameters need not be a P. Without
-// CheckByName, plans of such a mapper do not check parameters. The argument params is the
-// parameters' type, for [MapperInfo].ParamsType; nil stands for P. CheckByName returns the mapper,
-// for use in its definition.
+// CheckByName sets the function by which [Engine.PlanByName] checks parameters. Use it together
+// with [Mapper.WithStarter], because the caller's parameters then may have another type than P.
+// Without it, plans of such a mapper do not check parameters. The argument params is their type,
+// for [MapperInfo].ParamsType; nil stands for P. CheckByName returns the mapper, for use in its
+// definition.
 func (m *Mapper[P]) CheckByName(params reflect.Type, check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.GivenType, m.def.Given = params, check
 	return m

@@ -40,12 +40,12 @@ type Rate struct {
 // budget, and Status.Error says so. [Job.Resume] then allows the same amount again. A limit of 0 is
 // no limit. If both limits are set, the job pauses at the first one that it reaches.
 //
-// The cost of a page is estimated from earlier pages, and includes reads by [Entity.Get], but no
-// calls by a client of the function. So a job may exceed the budget if its function suddenly puts
-// or reads much more. The job also pauses a little early. It keeps back 1,000 reads, and the reads
-// of up to 30 pages, for other work. Each process also reserves the cost of its next pages. If a
-// process dies, its reservation is lost. The cost of the job's start does not count. An undo has no
-// budget.
+// The cost of a page is estimated from earlier pages, and includes reads by [Entity.Get], but not
+// what the function does with clients of its own. So a job may exceed the budget if its function
+// suddenly puts or reads much more. The job also pauses a little early. It keeps back 1,000 reads,
+// and the reads of up to 30 pages, for other work. Each process also reserves the cost of its next
+// pages. If a process dies, its reservation is lost. The cost of the job's start does not count. An
+// undo has no budget.
 type Budget struct {
 	// Dollars is the limit in dollars, at the prices of [EngineOptions].Prices.
 	Dollars float64 `json:"dollars,omitempty"`

@@ -56,9 +56,9 @@ const (
 	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
 )
 
-// A Schedule runs a mapper regularly, one run after the other. A tick is one time at which a run is
-// due, with the request to start this run. The schedule has no clock: let a scheduler, such as
-// Cloud Scheduler, cause a call of [Schedule.Tick] for each tick.
+// A Schedule runs a mapper regularly, one run after the other. A tick is the request to start the
+// run that is due at a given time. The schedule has no clock: let a scheduler, such as Cloud
+// Scheduler, cause a call of [Schedule.Tick] for each tick.
 //
 // A tick has at most one run, even if its call is repeated, or made in several processes at once.
 // No run starts while the last one runs or is paused; the [Overlap] says what the tick does then.
@@ -78,9 +78,9 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name has 1 to 70 letters, digits, '-' and '_', and is part of
-// the IDs of its jobs. All services on a database share these names. A tick is refused with
-// [ErrWrongQueue] if another service has the schedule. Then the last run is in a queue that the
-// engine does not have, and is unfinished, or a tick of the same time or a later one was called.
+// the IDs of its jobs. All services on a database share these names. If the last run is in a queue
+// that the engine does not have, another service has the schedule. Then a tick is refused with
+// [ErrWrongQueue], unless that run has ended and the tick is later than all earlier ones.
 //
 // List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it,
 // and the engine starts the runs of waiting ticks. An engine that does not list the schedule

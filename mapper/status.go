@@ -34,7 +34,7 @@ type Status struct {
 	// Error says why the job has failed, was paused by a limit, makes no progress, or retries
 	// something.
 	Error string `json:"error,omitempty"`
-	// Limited says that one of the job's limits, which Error names, has paused the job.
+	// Limited says that FailureLimit, FailureShare or the Budget has paused the job: see Error.
 	Limited bool `json:"limited,omitempty"`
 	// Bottleneck says why the job is not faster. This may be its Error, who paused it, its Rate, or
 	// what it waits for. It is empty if the job has ended, or if the reason is unknown.

@@ -39,8 +39,8 @@ type Delivery struct {
 	// RetryCount is how many attempts were made before this one, from a header.
 	RetryCount int
 
-	// ScheduleTime is the time for which the task was scheduled, from a header, by this process'
-	// clock. It is zero if it is not known.
+	// ScheduleTime is the time for which the task was scheduled, from a header, converted to this
+	// process' clock. It is zero if it is not known.
 	ScheduleTime time.Time
 
 	// NewTrace says that [Task].NewTrace was set: start a new trace, with a link to the span that

@@ -15,7 +15,7 @@ type TaskInfo struct {
 	URL          string     // the URL to which the task is delivered
 	ScheduleTime time.Time  // time of the next attempt, or of the attempt under way, by this process' clock
 	Attempts     int        // the number of attempts started so far
-	Ended        bool       // whether the last attempt has ended, with Code and Message
+	Ended        bool       // whether the last attempt, not the task, has ended: with Code and Message
 	Code         codes.Code // result of the last attempt; OK until one has failed
 	Message      string     // message of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
 

@@ -98,7 +98,7 @@ type Queue struct {
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
 
-// NewQueue returns a Queue for a Cloud Tasks queue, without a call. Its name is
+// NewQueue returns a Queue for a Cloud Tasks queue. It makes no call. The queue's name is
 // "projects/PROJECT/locations/LOCATION/queues/QUEUE". The queue must exist when tasks are enqueued:
 // see [Queue.Create].
 //

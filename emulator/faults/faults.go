@@ -61,15 +61,15 @@ const (
 	// Tasks does not guarantee an order.
 	DeliverShuffled
 
-	// CrashReceiver ends the request of a delivery Rule.Latency after its start, or by default
-	// after a random time of up to a second. It cancels the context of the handler's request. The
-	// answer is lost, even if the handler has already given it. In production this happens if the
-	// instance that handles the request is killed. Here the handler continues, unless it watches
-	// its context.
+	// CrashReceiver cuts off a delivery after Rule.Latency, by default a random time of up to a
+	// second. It cancels the context of the handler's request. The answer is lost, even if the
+	// handler has already given it. In production this happens if the instance that handles the
+	// request is killed. Here the handler continues, unless it watches its context.
 	CrashReceiver
 
-	// LoseReply lets a handler finish, but drops its answer, so the task is delivered again. In
-	// production this happens if the connection breaks before the answer arrives.
+	// LoseReply is LoseAnswer for deliveries: the handler finishes, but its answer is lost, so the
+	// task is delivered again. In production this happens if the connection breaks before the
+	// answer arrives.
 	LoseReply
 )
 
@@ -105,7 +105,7 @@ func (k Kind) ofCalls() bool { return k <= AbortCommit }
 // A Rule says what goes wrong, how often, and when. The rules apply to each call or delivery one
 // after the other, so several faults may happen to it. After a rule that prevents a call's effect,
 // the remaining rules do not apply to this call. Each kind of fault happens to a delivery at most
-// once. Of CrashReceiver and LoseReply, only one does.
+// once. No delivery gets both CrashReceiver and LoseReply.
 type Rule struct {
 	Kind Kind
 

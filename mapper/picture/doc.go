@@ -6,7 +6,7 @@
 // of entities. A strip is a line that stands for the key space, and on which each range has its
 // place.
 //
-// [Of] reads up to 751 records. Everything else is calculated from these:
+// The function [Of] reads up to 751 records. Everything else is calculated from these:
 //
 //   - where each range lies on a strip ([Picture.Slots]), and what colours it ([Picture.Classes])
 //   - how the job stood at a time ([Picture.At])

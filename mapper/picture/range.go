@@ -20,10 +20,9 @@ const (
 	Uncut State = "uncut"
 	// Pending is the state of a range that no task seems to have started to process.
 	Pending State = "pending"
-	// Running is the state of a pending range that a task seems to process, in a running job. One
-	// of three things suggests that. A task has continued with the range after the page before, or
-	// a task has left a mark in the range's record. Or the range is due, and there are workers for
-	// all open ranges.
+	// Running is the state of a pending range that a task seems to process, in a running job. The
+	// task of the page before has continued with the range, or a task has marked its record. Or the
+	// range is due, and there are workers for all open ranges.
 	Running State = "running"
 	// Done is the state of a range whose page is committed. The page may have covered only the
 	// start of the range. Then other ranges cover the rest.
@@ -37,7 +36,7 @@ const (
 )
 
 // A Place is where a range starts or ends, in the order of keys. It consists of a namespace, a
-// kind, a value and a key. A part that is missing comes before all values.
+// kind, a value and a key. A missing part comes before all values of that part.
 type Place struct {
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind,omitempty"`
@@ -62,10 +61,10 @@ type Range struct {
 	// are expected in the whole range.
 	Entities int64 `json:"entities"`
 	Written  int64 `json:"written"`  // how many entities the range's page saved or deleted
-	Attempts int64 `json:"attempts"` // the number of deliveries of the range's task after the first one
-	Refusals int64 `json:"refusals"` // number of attempts that the function or the database made fail
-	// Continues says that the task of the page before also processed this range, which had no task
-	// of its own.
+	Attempts int64 `json:"attempts"` // number of repeated deliveries of the range's task
+	Refusals int64 `json:"refusals"` // number of attempts that failed because of the function or the database
+	// Continues says that this range has no task of its own: the task of the page before has
+	// continued with it.
 	Continues bool `json:"continues"`
 
 	Ran     time.Duration `json:"ran_ns"`          // how long the function ran on the page

@@ -45,8 +45,8 @@ type Picture struct {
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
 // Of returns the picture of a job. If the job has fewer than 250 ranges, the picture has all of
-// them. Larger jobs are sampled: up to 250 ranges, 250 pending ranges and 250 failures. Of makes up
-// to four calls for that, and costs up to 751 reads. If the job has not ended, its records are also
+// them. Larger jobs are sampled: up to 250 ranges, 250 pending ranges and 250 failures. That takes
+// up to four calls, and costs up to 751 reads. If the job has not ended, its records are also
 // counted, in four calls, at a read for 1,000 records. If there is no such job, the error is
 // [mapper.ErrNoSuchJob].
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
@@ -71,9 +71,9 @@ func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Pi
 }
 
 // Glance returns the status of an engine's job, and a picture of the records that this status has
-// read. It makes no other calls. So if the job is sampled, the picture has only a few of its
-// failures, and if the status is read from the job's record alone, it has no ranges. If there is no
-// such job, the error is [mapper.ErrNoSuchJob].
+// read. It costs less than [Look], because it makes no other calls. So if the job is sampled, the
+// picture has only a few of its failures, and if the status is read from the job's record alone, it
+// has no ranges. If there is no such job, the error is [mapper.ErrNoSuchJob].
 func Glance(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)

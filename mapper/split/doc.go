@@ -4,6 +4,6 @@
 //
 //	parts, err := split.Query(ctx, client, mapper.Query{Kind: "Account"}, 100, nil)
 //
-// [Query] cuts at sampled keys or at counts. [Compare] says how even the parts of Query and of
-// three other methods are. The command "scattermap splits" calls both.
+// [Query] cuts at sampled keys, or counts entities to find the cuts. [Compare] says how even the
+// parts of Query and of three other methods are. The command "scattermap splits" calls both.
 package split

@@ -129,11 +129,11 @@ func normalize(client *datastore.Client, q mapper.Query, n int) (query.Query, er
 	return normal, nil
 }
 
-// Compare cuts a query over the keys of one kind in one namespace in four ways ([Way]), and says
-// how even the parts are. The number of parts n is in [1, 10000]. It counts all entities in up to
-// 4n counts, at one read for 1,000 entities. If there are fewer than 10,000 entities, or if the
-// database can't count, it reads all keys. If a way finds too few sampled keys, the comparison says
-// little about it, and its Note says so.
+// Compare cuts a query in four ways ([Way]), and says how even the parts are. The query is over the
+// keys of one kind in one namespace. The number of parts n is in [1, 10000]. It counts all entities
+// in up to 4n counts, at one read for 1,000 entities. If there are fewer than 10,000 entities, or
+// if the database can't count, it reads all keys. If a way finds too few sampled keys, the
+// comparison says little about it, and its Note says so.
 func Compare(ctx context.Context, client *datastore.Client, q mapper.Query, n int) (*Comparison, error) {
 	fail := func(err error) (*Comparison, error) { return nil, fmt.Errorf("split: compare: %w", err) }
 	normal, err := normalize(client, q, n)
