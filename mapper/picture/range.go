@@ -51,7 +51,7 @@ type Range struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
 	// Depth is 0 for the root. A range that was cut off another one has the depth of that one plus
-	// one.
+	// one, or the same depth if Continues is set.
 	Depth int64  `json:"depth"`
 	Start *Place `json:"start,omitempty"` // where the range starts; nil: at the start of the query
 	End   *Place `json:"end,omitempty"`   // where the range ends; nil: at the end of the query
