@@ -200,7 +200,11 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	look := estimate.Look{Job: job, Totals: sum, Query: s.Query.inner(), Now: time.Now(), Prices: j.engine.Prices()}
 	if s.State == StateRunning && job.Error == "" {
-		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, sum.Waiting)
+		var open []*record.Range
+		if sum.Sample != nil {
+			open = sum.Sample.Open
+		}
+		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, job.Overdue(open))
 		s.Error = cmp.Or(look.Queue.Complaint, s.Error)
 	}
 	s.show(j.engine.shown.Latest(job.Ref().String(), look.State()))

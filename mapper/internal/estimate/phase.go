@@ -217,10 +217,11 @@ func roughly(d time.Duration) string {
 
 // sinceDue returns how long the task that is overdue longest has waited since it was due.
 func (l Look) sinceDue() time.Duration {
-	if l.Totals.Waiting == nil {
+	overdue := l.Job.Overdue(l.Totals.Sample.Open)
+	if overdue == nil {
 		return 0
 	}
-	return l.Now.Sub(l.Totals.Waiting.Due())
+	return l.Now.Sub(overdue.Due())
 }
 
 // backsOffUntil returns when the next attempt is due, if all pending ranges wait for another

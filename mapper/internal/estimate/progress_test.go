@@ -105,7 +105,7 @@ func TestTimeLeft(t *testing.T) {
 	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }
 	queued, paused, over := with(open(600, true)), with(open(600, true)), with(open(600, true))
 	queued.Queue = Queue{Waits: true, Others: 2}
-	queued.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+	queued.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
 	for _, c := range []struct {
 		name               string
@@ -160,7 +160,7 @@ func TestPhases(t *testing.T) {
 	waits := func(others int) func(*Look) {
 		return func(l *Look) {
 			l.Queue = Queue{Waits: true, Others: others, Name: "projects/p/locations/l/queues/jobs"}
-			l.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+			l.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 		}
 	}
 	pausedBy := func(who string, ago time.Duration) func(*Look) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
-	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -204,11 +203,5 @@ func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 		return ""
 	}
 	js.Observer.Looked(job, open, time.Now())
-	var sum ledger.Sum
-	for _, r := range open {
-		if err := sum.Add(r); err != nil {
-			return ""
-		}
-	}
-	return js.Delivery(ctx, job, sum.Waiting).Complaint
+	return js.Delivery(ctx, job, job.Overdue(open)).Complaint
 }
