@@ -40,8 +40,24 @@ func (p Phase) dependsOnOthers() bool {
 type Queue struct {
 	Complaint string // why the queue can't deliver the tasks; empty if it can, or if that is unknown
 	Waits     bool   // whether the queue has not yet delivered the task that is overdue longest
-	Others    int    // if Waits: the number of other running jobs in the same queue, or Unknown
-	Name      string
+	// if Waits: the number of other running jobs in the same queue, or Unknown. If it is ManyOthers,
+	// there may be more.
+	Others int
+	Named  [3]string // the IDs of up to three of these jobs
+	Name   string
+}
+
+// ManyOthers is the largest number of other jobs in a queue that are counted.
+const ManyOthers = 10
+
+// Shares returns the IDs of up to three other running jobs in the queue, if the job's tasks wait.
+func (q Queue) Shares() (ids []string) {
+	for _, id := range q.Named {
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // slowStart is how long a job may wait for the first delivery of a task before its phase is Queued.
@@ -186,16 +202,31 @@ func (l Look) idle() time.Duration {
 
 // says returns a text for people that says why a task waits in the queue.
 func (q Queue) says() string {
-	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
+	text := fmt.Sprintf("its tasks wait in the queue %q", q.Name[strings.LastIndex(q.Name, "/")+1:])
 	switch {
 	case q.Others > 0:
-		return fmt.Sprintf("its tasks wait in the queue %q, which %s", name,
-			entities(int64(q.Others), "another running job shares", "other running jobs share"))
+		return text + ", shared with the " + q.others()
 	case q.Others == 0:
-		return fmt.Sprintf("its tasks wait in the queue %q, which delivers none at present: is its concurrency used "+
-			"up?", name)
+		return text + ", which delivers none at present: is its concurrency used up?"
 	}
-	return fmt.Sprintf("its tasks wait in the queue %q", name)
+	return text
+}
+
+// others names the other jobs in the queue, such as "job a", "jobs a and b" or "jobs a, b, c and 2
+// others".
+func (q Queue) others() string {
+	names, least := q.Shares(), ""
+	if q.Others == ManyOthers {
+		least = "at least "
+	}
+	if more := int64(q.Others - len(names)); more > 0 {
+		names = append(names, least+entities(more, "another one", "others"))
+	}
+	if len(names) == 1 {
+		return "job " + names[0]
+	}
+	last := len(names) - 1
+	return "jobs " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 // entities returns the number n with its noun, such as "5 ranges". For 1 it returns the text one,
