@@ -118,6 +118,8 @@ type Status struct {
 	// out; above 1,000 it is an estimate.
 	ByKind       []KindStatus `json:"spaces,omitempty"`
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
+
+	queue estimate.Queue // what the queue has said about the job's tasks
 }
 
 // Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
@@ -211,7 +213,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, job.Overdue(open))
 		s.Error = cmp.Or(look.Queue.Complaint, s.Error)
 	}
-	s.SharesQueue = look.Queue.Shares()
+	s.queue, s.SharesQueue = look.Queue, look.Queue.Shares()
 	s.show(j.engine.shown.Latest(job.Ref().String(), look.State()))
 	if e := j.engine; s.State == StateRunning && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {

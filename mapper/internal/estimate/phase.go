@@ -98,7 +98,7 @@ func (l Look) phase(rate float64) (Phase, string) {
 		says = cmp.Or(says, l.Queue.says())
 	}
 	switch {
-	case idle > max(l.mostOfPage(), 5*l.slowestPage()):
+	case idle > l.stuckAfter():
 		return Stuck, cmp.Or(trouble, fmt.Sprintf("no page was done for %s: if its tasks were lost, a sweep enqueues "+
 			"them again within minutes", roughly(idle)))
 	case len(s.Ends) == 0:
@@ -321,6 +321,10 @@ func (l Look) mostOfPage() time.Duration {
 	}
 	return most
 }
+
+// stuckAfter returns the time after which a page of entities that is not done has probably no
+// delivery any more.
+func (l Look) stuckAfter() time.Duration { return max(l.mostOfPage(), 5*l.slowestPage()) }
 
 // slowestPage returns the time of the slowest page of entities so far, but at least a second. It
 // returns 0 if no page is done.
