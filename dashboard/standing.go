@@ -137,8 +137,13 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 	case mapper.PhaseDraining:
 		_, more, _ := strings.Cut(s.Bottleneck, "; ")
 		why := cmp.Or(s.Error, "paused"+actor(history, mapper.StatePaused))
+		next = resumeOrAbort
+		if s.OverBudget() {
+			why, _, _ = spent(s)
+			_, next = overBudget(s)
+		}
 		return held, sentence(s.Phase) + ": " + why + "; " + more, "Wait before you change what the function uses. " +
-			resumeOrAbort
+			next
 	case mapper.PhasePaused, mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseQueued,
 		mapper.PhaseRateLimited, mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseRetrying, mapper.PhaseStuck,
 		mapper.PhaseFinishing, mapper.PhaseEnded:
@@ -151,16 +156,47 @@ const resumeOrAbort = "To continue, press Resume. To give up, press Abort."
 // overBudget returns the standing of a job that its budget has paused: the text, and what to do
 // next.
 func overBudget(s *status) (text, next string) {
-	paused, _, _ := strings.Cut(s.Error, ": ") // the rest is in the history
+	paused, now, raised := spent(s)
 	text = fmt.Sprintf("%s: %s, at %s", sentence(s.Phase), paused, operator.Percent(s.Progress))
-	if now := operator.BudgetOf(s.Settings.Budget); !strings.HasSuffix(paused, " "+strings.ReplaceAll(now, ",", "")) {
-		return text, "To continue with its new budget, " + cmp.Or(now, "no limit") + ", press Resume."
-	}
-	next = "Enter a new budget below"
+	rest := ""
 	if s.DollarsTotal >= 0 {
-		next += ", more than the " + dollars(s.DollarsTotal-s.Dollars) + " that the rest may cost"
+		rest = dollars(s.DollarsTotal - s.Dollars)
 	}
-	return text, next + ". Press Set budget, and then Resume. Resume alone allows the old amount once more."
+	switch {
+	case raised:
+		return text, "To continue with its new budget, " + now + ", press Resume."
+	case !s.Short():
+		return text, "To continue, press Resume. This allows " + now + " once more, and the rest may cost " + rest + "."
+	case rest != "":
+		next = ", more than the " + rest + " that the rest may cost"
+	}
+	return text, "Enter a new budget below" + next + ". Press Set budget, and then Resume."
+}
+
+// spent returns the error of a job that its budget has paused, without details. It also returns the
+// job's budget, and whether that was changed after the pause.
+func spent(s *status) (paused, now string, changed bool) {
+	paused, _, _ = strings.Cut(s.Error, ": ") // the rest is in the history
+	full, _, _ := strings.Cut(s.Status.Error, ": ")
+	now = operator.BudgetOf(s.Settings.Budget)
+	return paused, cmp.Or(now, "no limit"), !strings.HasSuffix(full, " "+strings.ReplaceAll(now, ",", ""))
+}
+
+// OverBudget reports whether a budget has paused the job.
+func (s *status) OverBudget() bool {
+	return s.Phase == mapper.PhaseOverBudget ||
+		s.Phase == mapper.PhaseDraining && strings.HasPrefix(s.Status.Error, "paused by its budget ")
+}
+
+// Short reports whether a budget has paused the job, and would probably pause it again after a
+// Resume, which allows the same amount once more.
+func (s *status) Short() bool {
+	if !s.OverBudget() {
+		return false
+	}
+	b := s.Settings.Budget
+	_, _, changed := spent(s)
+	return !changed && (b.Operations > 0 || s.DollarsTotal < 0 || s.DollarsTotal-s.Dollars > b.Dollars)
 }
 
 // sentence returns a phase with a capital letter, as the start of a sentence.
