@@ -96,7 +96,24 @@ func TestKindsOfJobs(t *testing.T) {
 			}
 		}
 	}
+	checkWritten(t, w)
 	if texts := everyPage(t, w); len(texts) < 50 {
 		t.Errorf("%d pages", len(texts))
+	}
+}
+
+// checkWritten checks which pages say how many entities were written: not the pages of a Visit,
+// which can't write.
+func checkWritten(t *testing.T, w *world) {
+	t.Helper()
+	for at, writes := range map[string]string{"done": "Written", "rehearsal": "Would write", "spaces": ""} {
+		for _, page := range []string{"job?id=" + at, "range?job=" + at + "&range=" + w.rangeOf(t, at)} {
+			_, text := get(t, w.url+page, "text/html")
+			for _, fact := range []string{"Written", "Would write"} {
+				if has := strings.Contains(text, "<dt>"+fact+"</dt>"); has != (fact == writes) {
+					t.Errorf("%s has the fact %s: %v", page, fact, has)
+				}
+			}
+		}
 	}
 }

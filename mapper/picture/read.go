@@ -278,6 +278,7 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 // A Detail holds everything that the record of one range contains: see [RangeOf].
 type Detail struct {
 	Range
+	Mapper string `json:"mapper"` // the job's mapper, as in mapper.Status
 	// Namespace is the namespace of the range's entities, if the query has several kinds or
 	// namespaces.
 	Namespace string `json:"namespace,omitempty"`
@@ -339,7 +340,8 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 		return nil, err
 	}
 	d := &Detail{
-		Range: rangeOf(r, 1), Namespace: r.Namespace, Kind: r.Kind, PageSize: int64(r.PageLimit()), Full: r.Full,
+		Range: rangeOf(r, 1), Mapper: job.Mapper, Namespace: r.Namespace, Kind: r.Kind,
+		PageSize: int64(r.PageLimit()), Full: r.Full,
 		NotBefore: r.NotBefore, Begun: r.BegunAt,
 		Exclusive: r.Solo, Deaths: len(r.Deaths), Generation: r.Generation, Counters: r.Counters,
 		More: max(0, r.Children-manyChildren),
