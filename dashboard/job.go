@@ -35,6 +35,7 @@ type view struct {
 	Standing  standing `json:"-"`
 	Undoes    string   `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
 	Rehearsed bool     `json:"-"`
+	Writes    bool     `json:"-"` // whether the job can write entities
 	Young     bool     `json:"-"` // whether the job has started within the last minute
 	PerSecond string   `json:"-"` // the name of the chart of the job's speed
 	// the name of the mapper; for a rehearsal, the name of the rehearsed mapper
@@ -156,6 +157,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	}
 	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
 	v.Undoes = operator.UndoneJob(st)
+	v.Writes = st.Written > 0 || s.writes(v.Name)
 	v.Young = time.Since(st.Created) < time.Minute
 	v.PerSecond = map[bool]string{true: "Pages a second", false: "Entities a second"}[v.Undoes != ""]
 	v.Strip = draw(st.ID, p, v.Ranges, chosen, st.Progress)
@@ -176,6 +178,12 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 		v.Logs = s.LogURL(st.ID, "")
 	}
 	return v, err
+}
+
+// writes reports whether jobs of the mapper with a name may write entities: it is no Visit, or the
+// engine does not have it.
+func (s *server) writes(name string) bool {
+	return !slices.ContainsFunc(s.engine.Mappers(), func(m mapper.MapperInfo) bool { return m.Name == name && m.Visit })
 }
 
 // settingsOf returns a job's settings with their names in JSON.

@@ -64,13 +64,17 @@ func TestKindsOfJobs(t *testing.T) {
 		}
 	}
 	w.url = w.serve(t, nil) // a new dashboard, whose cache is empty
+	const muted = `<span class="state past">succeeded</span> `
 	for at, want := range map[string][]string{
 		"job?id=undo-done": {"299 entities restored", "1 not restored. Example: /Account,7: it was changed",
 			"partly restored", "left?id=undo-done", "the undo of <a",
 			"stand-held"},
 		"left?id=undo-done": {"/Account,7", "changed"},
-		"":                  {"1 entity not restored", "undone, or being undone, by undo-done"},
-		"job?id=done":       {"Partly undone by the job undo-done", "undo-done"},
+		"": {muted + `<span class="state state-partly-restored">partly restored</span>`,
+			"1 entity not restored", `>by undo-done<`,
+			muted + `<span class="state state-partly-undone">partly undone</span>`},
+		"job?id=done": {`Partly undone by the job </bdi><a href="job?id=undo-done"><bdi>undo-done</bdi></a>`,
+			muted + `<span class="state state-partly-undone">partly undone</span>`},
 		"job?id=rehearsal": {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)",
 			"Would write"},
 		"examples?id=rehearsal": {"/Account,", "change", "Balance"},
@@ -92,7 +96,24 @@ func TestKindsOfJobs(t *testing.T) {
 			}
 		}
 	}
+	checkWritten(t, w)
 	if texts := everyPage(t, w); len(texts) < 50 {
 		t.Errorf("%d pages", len(texts))
+	}
+}
+
+// checkWritten checks which pages say how many entities were written: not the pages of a Visit,
+// which can't write.
+func checkWritten(t *testing.T, w *world) {
+	t.Helper()
+	for at, writes := range map[string]string{"done": "Written", "rehearsal": "Would write", "spaces": ""} {
+		for _, page := range []string{"job?id=" + at, "range?job=" + at + "&range=" + w.rangeOf(t, at)} {
+			_, text := get(t, w.url+page, "text/html")
+			for _, fact := range []string{"Written", "Would write"} {
+				if has := strings.Contains(text, "<dt>"+fact+"</dt>"); has != (fact == writes) {
+					t.Errorf("%s has the fact %s: %v", page, fact, has)
+				}
+			}
+		}
 	}
 }

@@ -30,6 +30,7 @@ type row struct {
 	Asked    bool             `json:"-"`
 	Progress *mapper.Progress `json:"progress,omitempty"` // nil if the job has ended
 	Strip    *miniStrip       `json:"-"`                  // a small picture of the job; nil: unknown
+	Seen     status           `json:"-"`                  // what is known about undos, for its methods Undone and Past
 }
 
 // A list is the data of the page that lists jobs.
@@ -290,14 +291,14 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 	return l, err
 }
 
-// statuses reads the statuses of jobs whose records do not have all numbers, and adds them to the
-// rows. If there are many running jobs, their statuses stay longer in the cache, so that a longer
+// statuses reads the statuses of jobs whose records do not have all numbers, and of undos, and adds
+// them to the rows. If there are many running jobs, their statuses stay longer in the cache, so that a longer
 // list causes no more reads. The row of a job that was just deleted stays unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
-	live := 0
+	live, unended := 0, make(map[string]bool)
 	for i := range rows {
 		j := &rows[i]
-		j.Error = s.redact(TextError, j.Error)
+		j.Error, unended[j.ID] = s.redact(TextError, j.Error), !j.State.Ended()
 		if j.Asked = j.Counted; !j.Asked && !j.State.Ended() {
 			live++
 		}
@@ -305,19 +306,38 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 	fresh := freshness * time.Duration(max(1, (live+manyStatuses-1)/manyStatuses))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(manyAtOnce)
+	glance := func(id string) (*mapper.Status, *miniStrip, error) {
+		status, strip, err := s.glance(ctx, id, map[bool]time.Duration{true: fresh, false: endedFresh}[unended[id]])
+		if errors.Is(err, mapper.ErrNoSuchJob) {
+			return nil, nil, nil
+		}
+		return status, strip, err
+	}
 	for i := range rows {
 		j := &rows[i]
+		j.Seen.Status = &mapper.Status{UndoneBy: j.UndoneBy}
+		switch {
+		case j.UndoneBy != "":
+			group.Go(func() (err error) {
+				j.Seen.Undo, _, err = glance(j.Seen.UndoneBy)
+				return err
+			})
+		case j.NotRestored > 0:
+			group.Go(func() error {
+				status, _, err := glance(j.ID)
+				if status != nil {
+					j.Seen.Status = status
+				}
+				return err
+			})
+		}
 		if j.Asked {
 			j.Strip = countedMini(j.State, j.Processed, j.Failures)
 			continue
 		}
 		group.Go(func() error {
-			status, strip, err := s.glance(ctx, j.ID, map[bool]time.Duration{true: endedFresh,
-				false: fresh}[j.State.Ended()])
-			switch {
-			case errors.Is(err, mapper.ErrNoSuchJob):
-				return nil
-			case err != nil:
+			status, strip, err := glance(j.ID)
+			if status == nil {
 				return err
 			}
 			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed,
@@ -375,6 +395,12 @@ func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRu
 // failures.
 func (r row) Succeeded() bool { return succeeded(r.State) }
 
+// Undone returns a text about the undo of the job, see [status.Undone].
+func (r row) Undone() string { return r.Seen.Undone() }
+
+// Past reports whether the job's own state matters less than its undo, see [status.Past].
+func (r row) Past() bool { return r.Seen.Past() }
+
 // Undoes reports whether the job is an undo, which processes the pages of another job.
 func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
 
@@ -388,7 +414,11 @@ func (r row) Says() string {
 	if r.Phase == mapper.PhaseOverBudget {
 		text, _, _ = strings.Cut(text, ": ") // the rest is in the job's history
 	}
-	switch {
+	switch undo := r.Seen.Undo; {
+	case undo != nil && undoneBy(undo) != "":
+		text = "by " + r.UndoneBy
+	case undo != nil:
+		text = "its undo, " + r.UndoneBy + ", " + undidNot(undo)
 	case r.UndoneBy != "":
 		text = "undone, or being undone, by " + r.UndoneBy
 	case r.NotRestored > 0:

@@ -143,6 +143,11 @@ func TestBudgetIsRaised(t *testing.T) {
 			t.Errorf("does not say %q: %s", want, page[strings.Index(page, "<main"):])
 		}
 	}
+	set, resume := strings.Index(page, `value="budget" class="primary"`), strings.Index(page, `value="resume"`)
+	if hint := strings.Index(page, "Resume alone allows 5,000 operations once more"); set < 0 || set > resume ||
+		resume > hint {
+		t.Errorf("Set budget is at %d, Resume at %d, and the hint at %d", set, resume, hint)
+	}
 	for bad, says := range map[string]string{"budget=much": "Budget in dollars",
 		"budget=0":     "“Budget in dollars” is 0",
 		"operations=0": "“Operations” is 0", "operations=0.5": "whole number", "operations=NaN": "whole number",
@@ -156,6 +161,10 @@ func TestBudgetIsRaised(t *testing.T) {
 	for _, form := range []string{"do=budget&id=j&operations=100000&reason=needed", "do=resume&id=j"} {
 		if code, text := post(t, w.url+"act", form); code != http.StatusSeeOther {
 			t.Fatalf("%s: %d %s", form, code, text)
+		}
+		_, page := get(t, w.url+"job?id=j", "")
+		if strings.Contains(page, "Resume alone") || strings.Contains(page, `class="primary"`) {
+			t.Errorf("%s: the page still asks for a larger budget: %s", form, page[strings.Index(page, "<main"):])
 		}
 	}
 	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Written != 3000 {

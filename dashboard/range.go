@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/scattermap/scattermap/mapper/picture"
 )
@@ -14,7 +15,9 @@ type detail struct {
 	Job   string   `json:"job"`
 	Range oneRange `json:"range"`
 
-	Logs string `json:"-"`
+	Rehearsed bool   `json:"-"` // whether the job is a rehearsal
+	Writes    bool   `json:"-"` // whether the job can write entities
+	Logs      string `json:"-"`
 }
 
 // A oneRange has all details of a range. Its texts are redacted.
@@ -50,6 +53,8 @@ func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 			return nil, err
 		}
 	}
+	def, rehearsed := strings.CutPrefix(d.Mapper, "rehearsal:")
+	v.Rehearsed, v.Writes = rehearsed, d.Written > 0 || s.writes(def)
 	if s.LogURL != nil {
 		v.Logs = s.LogURL(job, name)
 	}

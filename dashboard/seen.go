@@ -41,20 +41,34 @@ type status struct {
 // that is unknown. If the job is itself an undo that stands, the text says whether it has left
 // entities unchanged.
 func (s *status) Undone() string {
-	switch {
-	case s.UndoneBy == "" && strings.HasPrefix(s.Mapper, "undo:") && s.State == mapper.StateSucceeded &&
-		s.Status.Counters["left"] > 0:
+	if s.UndoneBy == "" && strings.HasPrefix(s.Mapper, "undo:") && s.State == mapper.StateSucceeded &&
+		s.Status.Counters["left"] > 0 {
 		return map[bool]string{true: "nothing restored", false: "partly restored"}[restoredNothing(s.Status)]
-	case s.Undo == nil || s.Undo.State == mapper.StateFailed || s.Undo.State == mapper.StateAborted:
+	}
+	return undoneBy(s.Undo)
+}
+
+// undoneBy returns a text about a job that the given undo undoes. It returns "" if the undo has
+// failed or was aborted, and for nil.
+func undoneBy(undo *mapper.Status) string {
+	switch {
+	case undo == nil || undo.State == mapper.StateFailed || undo.State == mapper.StateAborted:
 		return ""
-	case !s.Undo.State.Ended():
+	case !undo.State.Ended():
 		return "being undone"
-	case restoredNothing(s.Undo):
+	case restoredNothing(undo):
 		return "not undone"
-	case s.Undo.Counters["left"] > 0 || s.Undo.Failures > 0:
+	case undo.Counters["left"] > 0 || undo.Failures > 0:
 		return "partly undone"
 	}
 	return "undone"
+}
+
+// Past reports whether another text matters more than the job's own state, which pages then show
+// without colour. Either an undo of the job has restored entities, or the job is an undo that has
+// left entities unchanged.
+func (s *status) Past() bool {
+	return restoredAny(s.Undo) || s.UndoneBy == "" && s.Undone() != ""
 }
 
 // Left returns the ID of the undo that has left entities of the job unchanged. It returns "" if

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,26 +29,40 @@ type standing struct {
 }
 
 // A piece is a part of a text about a job. If Range, the ID of a range, is set, the part is a link
-// to that range's page.
-type piece struct{ Text, Range string }
+// to that range's page. If Job is set, it is a link to the page of the job with this ID.
+type piece struct{ Text, Range, Job string }
 
 var (
 	rangeID     = regexp.MustCompile(`\b(?:range )?([0-9a-f]{32})\b`)
 	rangePrefix = regexp.MustCompile(`\brange [0-9a-f]{32}: `)
+	word        = regexp.MustCompile(`[^\s,.:]+`)
 )
 
-// pieces splits a text about a job at the IDs of ranges, so that they become links. It removes the
-// prefix with the job's ID.
-func pieces(job, text string) (all []piece) {
+// pieces splits a text about a job at the IDs of ranges, and at the given IDs of other jobs, so
+// that they become links. It removes the prefix with the job's ID.
+func pieces(job, text string, others ...string) (all []piece) {
 	text = strings.ReplaceAll(text, "job "+job+": ", "")
 	for {
 		at := rangeID.FindStringSubmatchIndex(text)
 		if at == nil {
-			return append(all, piece{Text: text})
+			return append(all, linked(text, others)...)
 		}
-		all = append(all, piece{Text: text[:at[0]]}, piece{"range " + text[at[2]:at[2]+8], text[at[2]:at[3]]})
+		all = append(all, linked(text[:at[0]], others)...)
+		all = append(all, piece{Text: "range " + text[at[2]:at[2]+8], Range: text[at[2]:at[3]]})
 		text = text[at[1]:]
 	}
+}
+
+// linked splits a text at the IDs of jobs. An ID is a whole word without quotes.
+func linked(text string, ids []string) (all []piece) {
+	from := 0
+	for _, at := range word.FindAllStringIndex(text, -1) {
+		if id := text[at[0]:at[1]]; slices.Contains(ids, id) {
+			all = append(all, piece{Text: text[from:at[0]]}, piece{Text: id, Job: id})
+			from = at[1]
+		}
+	}
+	return append(all, piece{Text: text[from:]})
 }
 
 // standingOf returns the standing of a job, from its redacted status. The text starts with the
@@ -73,7 +88,8 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 			text = before + text
 		}
 	}
-	return standing{tone, pieces(s.ID, causeFirst(strings.TrimSuffix(text, "."))), next}
+	return standing{tone, pieces(s.ID, causeFirst(strings.TrimSuffix(text, ".")), slices.Concat(s.SharesQueue,
+		[]string{s.UndoneBy})...), next}
 }
 
 // causeFirst moves the ID of the range from the start of an error to the end of the text.
@@ -96,13 +112,17 @@ func undoing(s *status) (tone, text, next string) {
 		return held, fmt.Sprintf("Being undone by the job %s, which is %s: %s", s.UndoneBy,
 			operator.PhaseOf(undo.State, undo.Phase), operator.Percent(undo.Progress)), "Wait until the undo has ended."
 	case undo.State == mapper.StateFailed || undo.State == mapper.StateAborted:
-		became := map[bool]string{true: "has failed", false: "was aborted"}[undo.State == mapper.StateFailed]
-		return trial, "The job " + s.UndoneBy + ", which undoes it, " + became,
+		return trial, "The job " + s.UndoneBy + ", which undoes it, " + undidNot(undo),
 			"See the page of the undo. It may have restored some of the entities."
 	}
 	tone, text, next = undone(undo)
 	_, text, _ = strings.Cut(text, ": ")
 	return tone, sentence(mapper.Phase(s.Undone())) + " by the job " + s.UndoneBy + ": " + text + worst(s), next
+}
+
+// undidNot says what has become of an undo that has failed or was aborted.
+func undidNot(undo *mapper.Status) string {
+	return map[bool]string{true: "has failed", false: "was aborted"}[undo.State == mapper.StateFailed]
 }
 
 // paused returns the standing of a paused job: the tone, the text, and what to do next.
@@ -117,8 +137,13 @@ func paused(s *status, history []mapper.HistoryEntry) (tone, text, next string) 
 	case mapper.PhaseDraining:
 		_, more, _ := strings.Cut(s.Bottleneck, "; ")
 		why := cmp.Or(s.Error, "paused"+actor(history, mapper.StatePaused))
+		next = resumeOrAbort
+		if s.OverBudget() {
+			why, _, _ = spent(s)
+			_, next = overBudget(s)
+		}
 		return held, sentence(s.Phase) + ": " + why + "; " + more, "Wait before you change what the function uses. " +
-			resumeOrAbort
+			next
 	case mapper.PhasePaused, mapper.PhaseStarting, mapper.PhaseProcessing, mapper.PhaseQueued,
 		mapper.PhaseRateLimited, mapper.PhaseGivingWay, mapper.PhaseSlowed, mapper.PhaseRetrying, mapper.PhaseStuck,
 		mapper.PhaseFinishing, mapper.PhaseEnded:
@@ -131,16 +156,47 @@ const resumeOrAbort = "To continue, press Resume. To give up, press Abort."
 // overBudget returns the standing of a job that its budget has paused: the text, and what to do
 // next.
 func overBudget(s *status) (text, next string) {
-	paused, _, _ := strings.Cut(s.Error, ": ") // the rest is in the history
+	paused, now, raised := spent(s)
 	text = fmt.Sprintf("%s: %s, at %s", sentence(s.Phase), paused, operator.Percent(s.Progress))
-	if now := operator.BudgetOf(s.Settings.Budget); !strings.HasSuffix(paused, " "+strings.ReplaceAll(now, ",", "")) {
-		return text, "To continue with its new budget, " + cmp.Or(now, "no limit") + ", press Resume."
-	}
-	next = "Enter a new budget below"
+	rest := ""
 	if s.DollarsTotal >= 0 {
-		next += ", more than the " + dollars(s.DollarsTotal-s.Dollars) + " that the rest may cost"
+		rest = dollars(s.DollarsTotal - s.Dollars)
 	}
-	return text, next + ". Press Set budget, and then Resume. Resume alone allows the old amount once more."
+	switch {
+	case raised:
+		return text, "To continue with its new budget, " + now + ", press Resume."
+	case !s.Short():
+		return text, "To continue, press Resume. This allows " + now + " once more, and the rest may cost " + rest + "."
+	case rest != "":
+		next = ", more than the " + rest + " that the rest may cost"
+	}
+	return text, "Enter a new budget below" + next + ". Press Set budget, and then Resume."
+}
+
+// spent returns the error of a job that its budget has paused, without details. It also returns the
+// job's budget, and whether that was changed after the pause.
+func spent(s *status) (paused, now string, changed bool) {
+	paused, _, _ = strings.Cut(s.Error, ": ") // the rest is in the history
+	full, _, _ := strings.Cut(s.Status.Error, ": ")
+	now = operator.BudgetOf(s.Settings.Budget)
+	return paused, cmp.Or(now, "no limit"), !strings.HasSuffix(full, " "+strings.ReplaceAll(now, ",", ""))
+}
+
+// OverBudget reports whether a budget has paused the job.
+func (s *status) OverBudget() bool {
+	return s.Phase == mapper.PhaseOverBudget ||
+		s.Phase == mapper.PhaseDraining && strings.HasPrefix(s.Status.Error, "paused by its budget ")
+}
+
+// Short reports whether a budget has paused the job, and would probably pause it again after a
+// Resume, which allows the same amount once more.
+func (s *status) Short() bool {
+	if !s.OverBudget() {
+		return false
+	}
+	b := s.Settings.Budget
+	_, _, changed := spent(s)
+	return !changed && (b.Operations > 0 || s.DollarsTotal < 0 || s.DollarsTotal-s.Dollars > b.Dollars)
 }
 
 // sentence returns a phase with a capital letter, as the start of a sentence.
@@ -316,8 +372,13 @@ func byHand(undo *mapper.Status) string {
 	return next + " All keys and reasons:"
 }
 
-// restoredNothing reports whether an undo has left entities unchanged, has restored none, and has
-// found none as before the job. An earlier undo that was aborted may have restored entities.
-func restoredNothing(s *mapper.Status) bool {
-	return s.Counters["left"] > 0 && s.Counters["restored"]+s.Counters["removed"]+s.Counters["already"] == 0
+// restoredAny reports whether an undo has restored entities, or has found some as before the job.
+// An earlier undo that was aborted may have restored these. For nil the result is false.
+func restoredAny(undo *mapper.Status) bool {
+	return undo != nil && undo.Counters["restored"]+undo.Counters["removed"]+undo.Counters["already"] > 0
+}
+
+// restoredNothing reports whether an undo has left entities unchanged, and has restored none.
+func restoredNothing(undo *mapper.Status) bool {
+	return undo.Counters["left"] > 0 && !restoredAny(undo)
 }

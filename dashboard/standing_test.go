@@ -13,12 +13,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// said returns the text of a standing, with links to ranges in brackets.
+// said returns the text of a standing, with links in brackets.
 func (s standing) said() string {
 	var b strings.Builder
 	for _, p := range s.Text {
-		if b.WriteString(p.Text); p.Range != "" {
-			b.WriteString("(" + p.Range + ")")
+		switch {
+		case p.Range != "":
+			b.WriteString(p.Text + "(" + p.Range + ")")
+		case p.Job != "":
+			b.WriteString("[" + p.Text + "]")
+		default:
+			b.WriteString(p.Text)
 		}
 	}
 	return b.String()
@@ -52,8 +57,9 @@ func TestStanding(t *testing.T) {
 			"Starting: no page is done yet", "Nothing."},
 		"starting for long": {mapper.Status{Phase: mapper.PhaseStarting, Created: now.Add(-5 * time.Minute)}, nil, held,
 			"Starting: no page is done yet, and it was started 5 min ago", "Wait"},
-		"queued": {mapper.Status{Phase: mapper.PhaseQueued, Processed: 5, Bottleneck: "its tasks wait"}, nil, held,
-			"Queued: its tasks wait", "other jobs"},
+		"queued": {mapper.Status{Phase: mapper.PhaseQueued, Processed: 5, SharesQueue: []string{"a", "b"},
+			Bottleneck: `its tasks wait in the queue "a", shared with the jobs a, b and ab`}, nil, held,
+			`Queued: its tasks wait in the queue "a", shared with the jobs [a], [b] and ab`, "other jobs"},
 		"a service": {mapper.Status{ID: "j", Phase: mapper.PhaseProcessing, Processed: 5,
 			Error: "pages wait: job j: range " + id + ": refused"}, nil, held,
 			"Running at 0 entities/s, with trouble: pages wait: refused (range 01234567(" + id + "))",
@@ -80,11 +86,21 @@ func TestStanding(t *testing.T) {
 		"paused by nobody known": {mapper.Status{Phase: mapper.PhasePaused}, ann[:1], held, "Paused", "Resume"},
 		"draining": {mapper.Status{Phase: mapper.PhaseDraining, Bottleneck: "paused by ann; pages finish"}, ann, held,
 			"Draining: paused by ann: lunch; pages finish", "Wait"},
+		"draining, over budget": {mapper.Status{Phase: mapper.PhaseDraining, DollarsTotal: -1,
+			Error:      "paused by its budget of $1: the next page",
+			Bottleneck: "paused by its budget of $1: the next page; pages finish",
+			Settings:   mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}}, nil, held,
+			"Draining: paused by its budget of $1; pages finish", "uses. Enter a new budget below. Press Set budget"},
 		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1: the next page",
 			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: 1, DollarsTotal: 3.5,
 			Progress: mapper.Progress{FractionMin: 0.4, Fraction: 0.4, FractionMax: 0.4}}, nil, held,
 			"Over budget: paused by its budget of $1, at 40%", "Enter a new budget below, more than the $2.50 that " +
-				"the rest may cost. Press Set budget, and then Resume. Resume alone allows the old amount once more."},
+				"the rest may cost. Press Set budget, and then Resume."},
+		"budget that is enough": {mapper.Status{Phase: mapper.PhaseOverBudget,
+			Error:    "paused by its budget of $1: the next page",
+			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: 1, DollarsTotal: 1.5}, nil, held,
+			"Over budget: paused by its budget of $1", "To continue, press Resume. This allows $1 once more, and the " +
+				"rest may cost $0.50."},
 		"budget of operations": {mapper.Status{Phase: mapper.PhaseOverBudget, DollarsTotal: -1,
 			Error:    "paused by its budget of 5000 operations: the next page",
 			Settings: mapper.StartOptions{Budget: mapper.Budget{Operations: 5000}}}, nil, held,
@@ -108,7 +124,7 @@ func TestStanding(t *testing.T) {
 		"with failures, cleaned up": {mapper.Status{State: mapper.StateSucceededWithFailures, Failures: 2,
 			CleanedUp: true}, nil, trial, "Succeeded with failures: 2 of 2", "can't be retried"},
 		"undone": {mapper.Status{State: mapper.StateSucceeded, Processed: 5, UndoneBy: "u"}, nil, held,
-			"Succeeded: 5 entities processed. The job u undoes it, or has undone it", "See the page"},
+			"Succeeded: 5 entities processed. The job [u] undoes it, or has undone it", "See the page"},
 		"rehearsal": {mapper.Status{State: mapper.StateSucceeded, Mapper: "rehearsal:m", Processed: 5, Written: 3}, nil,
 			good, "Succeeded: the rehearsal would write 3 of 5 entities, and wrote nothing", "preview"},
 		"undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m", Counters: counted(9, 0)}, nil, good,
@@ -147,7 +163,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestUndone checks the text about a job that another job undoes. The text starts with the badge.
+// TestUndone checks the text about a job that another job undoes. The text starts with the badge. If
+// the undo has restored entities, the badge of the job's own state has no colour.
 func TestUndone(t *testing.T) {
 	t.Parallel()
 	undo := func(restored, left int64) mapper.Status {
@@ -163,23 +180,32 @@ func TestUndone(t *testing.T) {
 		undo             mapper.Status
 		tone, text, next string
 		badge, left      string
+		past             bool
 	}{
-		{undo(9, 0), good, "Undone by the job u: 9 entities restored, 0 not restored", "Nothing.", "undone", ""},
+		{undo(9, 0), good, "Undone by the job [u]: 9 entities restored, 0 not restored", "Nothing.", "undone", "",
+			true},
 		{undo(9, 3), held,
-			"Partly undone by the job u: 9 entities restored, 3 not restored. Example: /A,1: it was changed",
-			"keys and reasons", "partly undone", "u"},
-		{cleaned, held, "Partly undone by the job u: 9 entities restored, 3 not restored", "was cleaned up",
-			"partly undone", ""},
-		{undo(0, 3), trial, "Not undone by the job u: 3 entities were left unchanged. Example: /A,1: it was changed",
+			"Partly undone by the job [u]: 9 entities restored, 3 not restored. Example: /A,1: it was changed",
+			"keys and reasons", "partly undone", "u", true},
+		{cleaned, held, "Partly undone by the job [u]: 9 entities restored, 3 not restored", "was cleaned up",
+			"partly undone", "", true},
+		{undo(0, 3), trial, "Not undone by the job [u]: 3 entities were left unchanged. Example: /A,1: it was changed",
 			"keys and reasons",
-			"not undone", "u"},
-		{again, held, "Partly undone by the job u: 0 entities restored, 3 not restored, 9 already as before. " +
-			"Example: /A,1: it was changed", "keys and reasons", "partly undone", "u"},
+			"not undone", "u", false},
+		{again, held, "Partly undone by the job [u]: 0 entities restored, 3 not restored, 9 already as before. " +
+			"Example: /A,1: it was changed", "keys and reasons", "partly undone", "u", true},
 		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued,
 			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5}}, held,
-			"Being undone by the job u, which is queued: 50%", "Wait", "being undone", ""},
+			"Being undone by the job [u], which is queued: 50%", "Wait", "being undone", "", false},
+		{mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseProcessing,
+			Progress: mapper.Progress{FractionMin: 0.5, Fraction: 0.5, FractionMax: 0.5},
+			Counters: map[string]int64{"removed": 1}}, held,
+			"Being undone by the job [u], which is running: 50%", "Wait", "being undone", "", true},
 		{mapper.Status{State: mapper.StateFailed, Phase: mapper.PhaseEnded}, trial,
-			before + "The job u, which undoes it, has failed", "See the page of the undo", "", ""},
+			before + "The job [u], which undoes it, has failed", "See the page of the undo", "", "", false},
+		{mapper.Status{State: mapper.StateAborted, Phase: mapper.PhaseEnded,
+			Counters: map[string]int64{"restored": 1}}, trial,
+			before + "The job [u], which undoes it, was aborted", "See the page of the undo", "", "", true},
 	} {
 		s := &status{Status: &mapper.Status{ID: "j", State: mapper.StateSucceeded, Phase: mapper.PhaseEnded,
 			Processed: 5, UndoneBy: "u"}, Undo: &test.undo}
@@ -188,8 +214,9 @@ func TestUndone(t *testing.T) {
 		}
 		got := standingOf(s, nil, time.Now())
 		if got.Tone != test.tone || got.said() != test.text || !strings.Contains(got.Next, test.next) ||
-			s.Undone() != test.badge || s.Left() != test.left {
-			t.Errorf("%s %q, %q, %q, %q, want %+v", got.Tone, got.said(), got.Next, s.Undone(), s.Left(), test)
+			s.Undone() != test.badge || s.Left() != test.left || s.Past() != test.past {
+			t.Errorf("%s %q, %q, %q, %q, %v, want %+v", got.Tone, got.said(), got.Next, s.Undone(), s.Left(), s.Past(),
+				test)
 		}
 	}
 }
@@ -205,16 +232,18 @@ func TestUndoneUndo(t *testing.T) {
 	for _, test := range []struct {
 		s           *status
 		badge, text string
+		past        bool
 	}{
-		{&status{Status: first("")}, "partly restored", "Succeeded: 9 entities restored, 1 not restored"},
+		{&status{Status: first("")}, "partly restored", "Succeeded: 9 entities restored, 1 not restored", true},
 		{&status{Status: first("v"), Undo: &mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m",
 			Counters: map[string]int64{"restored": 9}}}, "undone",
-			"Undone by the job v: 9 entities restored, 0 not restored"},
+			"Undone by the job [v]: 9 entities restored, 0 not restored", true},
 		{&status{Status: first("v"), Undo: &mapper.Status{State: mapper.StateAborted, Mapper: "undo:m"}}, "",
-			"Succeeded: 9 entities restored, 1 not restored. The job v, which undoes it, was aborted"},
+			"Succeeded: 9 entities restored, 1 not restored. The job [v], which undoes it, was aborted", false},
 	} {
-		if got := standingOf(test.s, nil, time.Now()); got.said() != test.text || test.s.Undone() != test.badge {
-			t.Errorf("%q, %q, want %q, %q", test.s.Undone(), got.said(), test.badge, test.text)
+		if got := standingOf(test.s, nil, time.Now()); got.said() != test.text || test.s.Undone() != test.badge ||
+			test.s.Past() != test.past {
+			t.Errorf("%q, %q, %v, want %q, %q", test.s.Undone(), got.said(), test.s.Past(), test.badge, test.text)
 		}
 	}
 }

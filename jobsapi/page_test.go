@@ -142,6 +142,9 @@ func TestPageFields(t *testing.T) {
 			got = append(got, m[1])
 		}
 		for f := range typ.Fields() {
+			if !f.IsExported() {
+				continue
+			}
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			want = append(want, fmt.Sprintf("`%s` (%s)", name, jsonType(f.Type, headings)))
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -16,6 +17,7 @@ func init() {
 	bridge.Prepare, bridge.PrepareBatch = prepare, prepareBatch
 	bridge.InnerQuery = func(q any) query.Query { return q.(Query).inner() }
 	bridge.PublicQuery = func(q query.Query) any { return publicQuery(q) }
+	bridge.QueueOf = func(status any) estimate.Queue { return status.(*Status).queue }
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
 	bridge.WithEngine = func(ctx context.Context, engine any) context.Context {
 		return context.WithValue(ctx, engineKey{}, engine.(*Engine))

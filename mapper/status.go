@@ -38,10 +38,14 @@ type Status struct {
 	Limited bool `json:"limited,omitempty"`
 	// Bottleneck says why the job is not faster. This may be its Error, who paused it, its Rate, or
 	// what it waits for. It is empty if the job has ended, or if the reason is unknown.
-	Bottleneck string    `json:"bottleneck,omitempty"`
-	Created    time.Time `json:"created"`        // when the job was started
-	Ended      time.Time `json:"ended,omitzero"` // when the job ended; zero before its end
-	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
+	Bottleneck string `json:"bottleneck,omitempty"`
+	// SharesQueue has the IDs of up to three other running jobs in the job's queue, if the job's
+	// tasks wait there.
+	SharesQueue []string `json:"shares_queue,omitempty"`
+
+	Created  time.Time `json:"created"`        // when the job was started
+	Ended    time.Time `json:"ended,omitzero"` // when the job ended; zero before its end
+	UndoneBy string    `json:"undo,omitempty"` // the ID of the job that undoes this one, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
 	// Dollars is about what the job has cost so far, at the prices of [EngineOptions].Prices. It
@@ -114,6 +118,8 @@ type Status struct {
 	// out; above 1,000 it is an estimate.
 	ByKind       []KindStatus `json:"spaces,omitempty"`
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
+
+	queue estimate.Queue // what the queue has said about the job's tasks
 }
 
 // Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
@@ -200,9 +206,14 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	look := estimate.Look{Job: job, Totals: sum, Query: s.Query.inner(), Now: time.Now(), Prices: j.engine.Prices()}
 	if s.State == StateRunning && job.Error == "" {
-		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, sum.Waiting)
+		var open []*record.Range
+		if sum.Sample != nil {
+			open = sum.Sample.Open
+		}
+		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, job.Overdue(open))
 		s.Error = cmp.Or(look.Queue.Complaint, s.Error)
 	}
+	s.queue, s.SharesQueue = look.Queue, look.Queue.Shares()
 	s.show(j.engine.shown.Latest(job.Ref().String(), look.State()))
 	if e := j.engine; s.State == StateRunning && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {

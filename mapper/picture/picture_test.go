@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -435,6 +436,74 @@ func TestPicturePaused(t *testing.T) {
 				if state == picture.Running {
 					t.Error("a range runs while the job is paused")
 				}
+			}
+		})
+}
+
+// TestPictureQueued takes pictures of a job while another job has all workers. Tasks wait in the
+// queue, so no range may be shown as running. Later, when the job has the workers, ranges must be.
+func TestPictureQueued(t *testing.T) {
+	slow := mapper.Visit("slow", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(20 * time.Second) // virtual
+		return nil
+	})
+	mappertest.Run(t, []mapper.AnyMapper{credit, slow}, &mappertest.Options{Workers: 4},
+		func(t *testing.T, w *mappertest.Env) {
+			putAccounts(t, w, 10_000)
+			all := mapper.Query{Kind: "Account"}
+			job, err := credit.Start(t.Context(), w.Engine, all, mapper.NoParams{},
+				&mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(300 * time.Millisecond)
+			if err := job.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			other, err := slow.Start(t.Context(), w.Engine, all, mapper.NoParams{},
+				&mapper.StartOptions{ID: "other", PageSize: 20, ExpectedWorkers: 8})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			running := func() (n int, phase mapper.Phase) {
+				s, p, err := picture.Look(t.Context(), w.Engine, "j")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, brief, err := picture.Glance(t.Context(), w.Engine, "j")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range slices.Concat(p.Ranges, brief.Ranges) {
+					if r.State == picture.Running {
+						n++
+					}
+				}
+				if waits := strings.Contains(s.Bottleneck, "shared with the job other"); n > 0 && waits ||
+					waits != slices.Equal(s.SharesQueue, []string{"other"}) {
+					t.Errorf("%q, %v: %d ranges are shown as running", s.Bottleneck, s.SharesQueue, n)
+				}
+				return n, s.Phase
+			}
+			phase := mapper.PhaseProcessing
+			for n := 0; phase != mapper.PhaseQueued; n, phase = running() {
+				if time.Sleep(time.Second); n > 0 {
+					t.Fatalf("%s: %d ranges are shown as running", phase, n)
+				}
+			}
+			if err := other.Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for n := 0; n == 0; time.Sleep(100 * time.Millisecond) {
+				n, _ = running()
+			}
+			if _, err := job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
 			}
 		})
 }

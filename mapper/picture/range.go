@@ -21,8 +21,9 @@ const (
 	// Pending is the state of a range that no task seems to have started to process.
 	Pending State = "pending"
 	// Running is the state of a pending range that a task seems to process, in a running job. The
-	// task of the page before has continued with the range, or a task has marked its record. Or the
-	// range is due, and there are workers for all open ranges.
+	// task of the page before has lately continued with the range, or a task has marked its record.
+	// Or the range is due, there are workers for all open ranges, and no task is known to wait in
+	// the queue.
 	Running State = "running"
 	// Done is the state of a range whose page is committed. The page may have covered only the
 	// start of the range. Then other ranges cover the rest.
@@ -125,10 +126,4 @@ func rangeOf(r *record.Range, stands float64) Range {
 		v.Entities = r.PageSize // the size is unknown
 	}
 	return v
-}
-
-// atWork reports whether a task seems to process the pending range r. If forAll is set, there are
-// enough workers for all open ranges, so every due range has a task.
-func atWork(r *record.Range, forAll bool, now time.Time) bool {
-	return r.State == record.Pending && (r.Begun != "" || r.Continued || forAll && !now.Before(r.Due()))
 }

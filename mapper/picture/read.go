@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -50,7 +53,7 @@ var ErrNoSuchRange = errors.New("the job has no range of this ID")
 // counted, in four calls, at a read for 1,000 records. If there is no such job, the error is
 // [mapper.ErrNoSuchJob].
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
-	p, err := read(ctx, store.New(client).Asked(), id, false)
+	p, err := read(ctx, store.New(client).Asked(), id, estimate.Queue{}, false)
 	if err != nil {
 		return nil, fmt.Errorf("picture: %w", err)
 	}
@@ -66,8 +69,11 @@ func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Pi
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := Of(ctx, e.Client(), id)
-	return s, p, err
+	p, err := read(ctx, store.New(e.Client()).Asked(), id, bridge.QueueOf(s), false)
+	if err != nil {
+		return nil, nil, fmt.Errorf("picture: %w", err)
+	}
+	return s, p, nil
 }
 
 // Glance returns the status of an engine's job, and a picture of the records that this status has
@@ -80,15 +86,16 @@ func Glance(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := read(ctx, store.New(e.Client()).Asked(), id, true)
+	p, err := read(ctx, store.New(e.Client()).Asked(), id, bridge.QueueOf(s), true)
 	if err != nil {
 		return nil, nil, fmt.Errorf("picture: %w", err)
 	}
 	return s, p, nil
 }
 
-// read reads the picture of a job. If brief is set, it reads only what [Glance] needs.
-func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture, error) {
+// read reads the picture of a job. The parameter queue is what the queue says about the job's
+// tasks; zero: unknown. If brief is set, it reads only what [Glance] needs.
+func read(ctx context.Context, st store.Store, id string, queue estimate.Queue, brief bool) (*Picture, error) {
 	job, err := st.LoadedJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return nil, err
@@ -110,12 +117,10 @@ func read(ctx context.Context, st store.Store, id string, brief bool) (*Picture,
 	}
 	p.add(found.done)
 	p.add(found.failed)
-	// before its first page, a job may wait in its queue
-	forAll := len(p.Ranges) > 0 && float64(len(found.open.all))*found.open.scale <= float64(job.AtOnce())
-	first := len(p.Ranges)
+	first, atWork := len(p.Ranges), found.look(job, queue, p.Until).AtWork()
 	p.add(found.open)
 	for i, r := range found.open.all {
-		if job.State == record.Running && atWork(r, forAll, p.Until) {
+		if atWork(r) {
 			p.Ranges[first+i].State = Running
 		}
 	}
@@ -135,6 +140,17 @@ type sample struct {
 type samples struct {
 	done, failed, open sample
 	some               bool // whether some of the job's records are missing in the samples
+}
+
+// look returns what the samples and the queue say about a job at the time now.
+func (s *samples) look(job *record.Job, queue estimate.Queue, now time.Time) estimate.Look {
+	l := estimate.Look{Job: job, Queue: queue, Now: now}
+	l.Totals.Pending = int64(math.Ceil(float64(len(s.open.all)) * s.open.scale))
+	l.Totals.Sample = record.NewSample()
+	for _, r := range slices.Concat(s.done.all, s.failed.all) {
+		l.Totals.Sample.Add(r)
+	}
+	return l
 }
 
 // samplesOf reads a job's range records, or samples of them. If brief is set, it makes no separate
@@ -262,6 +278,7 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 // A Detail holds everything that the record of one range contains: see [RangeOf].
 type Detail struct {
 	Range
+	Mapper string `json:"mapper"` // the job's mapper, as in mapper.Status
 	// Namespace is the namespace of the range's entities, if the query has several kinds or
 	// namespaces.
 	Namespace string `json:"namespace,omitempty"`
@@ -323,12 +340,13 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 		return nil, err
 	}
 	d := &Detail{
-		Range: rangeOf(r, 1), Namespace: r.Namespace, Kind: r.Kind, PageSize: int64(r.PageLimit()), Full: r.Full,
+		Range: rangeOf(r, 1), Mapper: job.Mapper, Namespace: r.Namespace, Kind: r.Kind,
+		PageSize: int64(r.PageLimit()), Full: r.Full,
 		NotBefore: r.NotBefore, Begun: r.BegunAt,
 		Exclusive: r.Solo, Deaths: len(r.Deaths), Generation: r.Generation, Counters: r.Counters,
 		More: max(0, r.Children-manyChildren),
 	}
-	if job.State == record.Running && atWork(r, false, time.Now()) {
+	if (estimate.Look{Job: job, Now: time.Now()}).AtWork()(r) {
 		d.State = Running
 	}
 	return d, d.children(ctx, client, r)

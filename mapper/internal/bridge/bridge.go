@@ -1,5 +1,5 @@
-// Package bridge gives mapper/split, mapper/mappertest, and tests of whole jobs, access to
-// unexported parts of package mapper. Package mapper assigns the functions, because bridge can't
+// Package bridge gives mapper/split, mapper/picture, mapper/mappertest, and tests of whole jobs,
+// access to unexported parts of package mapper. Package mapper assigns the functions, because bridge can't
 // import mapper.
 package bridge
 
@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
@@ -26,6 +27,9 @@ var (
 	// PublicQuery converts a query of package query into a mapper.Query. It does the reverse of
 	// InnerQuery.
 	PublicQuery func(q query.Query) any
+
+	// QueueOf returns what the queue has said about a job's tasks when a *mapper.Status was read.
+	QueueOf func(status any) estimate.Queue
 
 	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test run can be
 	// repeated.

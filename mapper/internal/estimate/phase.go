@@ -40,8 +40,24 @@ func (p Phase) dependsOnOthers() bool {
 type Queue struct {
 	Complaint string // why the queue can't deliver the tasks; empty if it can, or if that is unknown
 	Waits     bool   // whether the queue has not yet delivered the task that is overdue longest
-	Others    int    // if Waits: the number of other running jobs in the same queue, or Unknown
-	Name      string
+	// if Waits: the number of other running jobs in the same queue, or Unknown. If it is ManyOthers,
+	// there may be more.
+	Others int
+	Named  [3]string // the IDs of up to three of these jobs
+	Name   string
+}
+
+// ManyOthers is the largest number of other jobs in a queue that are counted.
+const ManyOthers = 10
+
+// Shares returns the IDs of up to three other running jobs in the queue, if the job's tasks wait.
+func (q Queue) Shares() (ids []string) {
+	for _, id := range q.Named {
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // slowStart is how long a job may wait for the first delivery of a task before its phase is Queued.
@@ -82,7 +98,7 @@ func (l Look) phase(rate float64) (Phase, string) {
 		says = cmp.Or(says, l.Queue.says())
 	}
 	switch {
-	case idle > max(l.mostOfPage(), 5*l.slowestPage()):
+	case idle > l.stuckAfter():
 		return Stuck, cmp.Or(trouble, fmt.Sprintf("no page was done for %s: if its tasks were lost, a sweep enqueues "+
 			"them again within minutes", roughly(idle)))
 	case len(s.Ends) == 0:
@@ -186,16 +202,31 @@ func (l Look) idle() time.Duration {
 
 // says returns a text for people that says why a task waits in the queue.
 func (q Queue) says() string {
-	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
+	text := fmt.Sprintf("its tasks wait in the queue %q", q.Name[strings.LastIndex(q.Name, "/")+1:])
 	switch {
 	case q.Others > 0:
-		return fmt.Sprintf("its tasks wait in the queue %q, which %s", name,
-			entities(int64(q.Others), "another running job shares", "other running jobs share"))
+		return text + ", shared with the " + q.others()
 	case q.Others == 0:
-		return fmt.Sprintf("its tasks wait in the queue %q, which delivers none at present: is its concurrency used "+
-			"up?", name)
+		return text + ", which delivers none at present: is its concurrency used up?"
 	}
-	return fmt.Sprintf("its tasks wait in the queue %q", name)
+	return text
+}
+
+// others names the other jobs in the queue, such as "job a", "jobs a and b" or "jobs a, b, c and 2
+// others".
+func (q Queue) others() string {
+	names, least := q.Shares(), ""
+	if q.Others == ManyOthers {
+		least = "at least "
+	}
+	if more := int64(q.Others - len(names)); more > 0 {
+		names = append(names, least+entities(more, "another one", "others"))
+	}
+	if len(names) == 1 {
+		return "job " + names[0]
+	}
+	last := len(names) - 1
+	return "jobs " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 // entities returns the number n with its noun, such as "5 ranges". For 1 it returns the text one,
@@ -217,10 +248,11 @@ func roughly(d time.Duration) string {
 
 // sinceDue returns how long the task that is overdue longest has waited since it was due.
 func (l Look) sinceDue() time.Duration {
-	if l.Totals.Waiting == nil {
+	overdue := l.Job.Overdue(l.Totals.Sample.Open)
+	if overdue == nil {
 		return 0
 	}
-	return l.Now.Sub(l.Totals.Waiting.Due())
+	return l.Now.Sub(overdue.Due())
 }
 
 // backsOffUntil returns when the next attempt is due, if all pending ranges wait for another
@@ -289,6 +321,10 @@ func (l Look) mostOfPage() time.Duration {
 	}
 	return most
 }
+
+// stuckAfter returns the time after which a page of entities that is not done has probably no
+// delivery any more.
+func (l Look) stuckAfter() time.Duration { return max(l.mostOfPage(), 5*l.slowestPage()) }
 
 // slowestPage returns the time of the slowest page of entities so far, but at least a second. It
 // returns 0 if no page is done.

@@ -105,7 +105,7 @@ func TestTimeLeft(t *testing.T) {
 	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }
 	queued, paused, over := with(open(600, true)), with(open(600, true)), with(open(600, true))
 	queued.Queue = Queue{Waits: true, Others: 2}
-	queued.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+	queued.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
 	for _, c := range []struct {
 		name               string
@@ -160,7 +160,10 @@ func TestPhases(t *testing.T) {
 	waits := func(others int) func(*Look) {
 		return func(l *Look) {
 			l.Queue = Queue{Waits: true, Others: others, Name: "projects/p/locations/l/queues/jobs"}
-			l.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+			for i := range min(others, len(l.Queue.Named)) {
+				l.Queue.Named[i] = string(rune('a' + i))
+			}
+			l.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 		}
 	}
 	pausedBy := func(who string, ago time.Duration) func(*Look) {
@@ -184,6 +187,7 @@ func TestPhases(t *testing.T) {
 		steady = append(steady, page(100, ago))
 	}
 	then := func(all ...*record.Range) []*record.Range { return append(all, steady...) }
+	const wait = `its tasks wait in the queue "jobs"`
 	for _, c := range []struct {
 		look   Look
 		phase  Phase
@@ -191,12 +195,16 @@ func TestPhases(t *testing.T) {
 	}{
 		{job(func(l *Look) { l.Job.Created = noon }, open(0, false)), Starting, ""},
 		{job(func(*Look) {}, open(10, true), lately), Processing, ""},
-		{job(waits(1), open(10, true), long), Queued,
-			"its tasks wait in the queue \"jobs\", which another running job shares"},
-		{job(waits(3), open(10, true)), Queued,
-			"its tasks wait in the queue \"jobs\", which 3 other running jobs share"},
-		{job(waits(3), open(10, true), lately), Processing,
-			"its tasks wait in the queue \"jobs\", which 3 other running jobs share"},
+		{job(waits(1), open(10, true), long), Queued, wait + ", shared with the job a"},
+		{job(waits(2), open(10, true)), Queued, wait + ", shared with the jobs a and b"},
+		{job(waits(3), open(10, true), lately), Processing, wait + ", shared with the jobs a, b and c"},
+		{job(waits(4), open(10, true)), Queued, wait + ", shared with the jobs a, b, c and another one"},
+		{job(waits(9), open(10, true)), Queued, wait + ", shared with the jobs a, b, c and 6 others"},
+		{job(waits(10), open(10, true)), Queued,
+			wait + ", shared with the jobs a, b, c and at least 7 others"},
+		{job(waits(0), open(10, true)), Queued,
+			wait + ", which delivers none at present: is its concurrency used up?"},
+		{job(waits(Unknown), open(10, true)), Queued, wait},
 		{job(waits(0), open(10, true), lately), Processing, ""},
 		{job(func(l *Look) { l.Queue.Complaint = "403" }, open(10, true)), Stuck, "403"},
 		{job(func(*Look) {}, open(10, true), long), Stuck,

@@ -57,10 +57,6 @@ func TestAdd(t *testing.T) {
 		if err := s.Add(&c.r); err != nil {
 			t.Fatal(err)
 		}
-		if waits := c.want.Pending > 0 && !c.r.Continued; waits != (s.Waiting == &c.r) || !waits && s.Waiting != nil {
-			t.Errorf("%s: %+v waits", name, s.Waiting)
-		}
-		s.Waiting = nil
 		if !reflect.DeepEqual(s.Totals, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, s.Totals, c.want)
 		}
@@ -77,29 +73,6 @@ func TestAdd(t *testing.T) {
 	err := s.Add(&record.Range{ID: "r", State: record.Done, Counters: []byte("{")})
 	if err == nil || !strings.Contains(err.Error(), "counters of range r") {
 		t.Errorf("damaged counters: %v", err)
-	}
-}
-
-// TestWaiting checks which pending range has waited longest for its task, in one sum and in merged
-// sums.
-func TestWaiting(t *testing.T) {
-	pending := func(after time.Duration) *record.Range {
-		return &record.Range{State: record.Pending, Created: noon.Add(after)}
-	}
-	first, second, third := pending(0), pending(time.Second), pending(time.Minute)
-	for _, order := range [][]*record.Range{{first, second, third}, {third, second, first}, {second, first, third}} {
-		var one, merged Sum
-		for _, r := range order {
-			var part Sum
-			if err := errors.Join(one.Add(r), part.Add(r)); err != nil {
-				t.Fatal(err)
-			}
-			merged.merge(&part)
-			merged.merge(new(Sum))
-		}
-		if one.Waiting != first || merged.Waiting != first {
-			t.Errorf("%v, and merged %v", one.Waiting, merged.Waiting)
-		}
 	}
 }
 
@@ -277,20 +250,15 @@ func TestCensus(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var first *record.Range
 		for range test.open {
-			r := &record.Range{State: record.Pending, Alone: true, Created: noon}
-			if err := open.Add(r); err != nil {
+			if err := open.Add(&record.Range{State: record.Pending, Alone: true, Created: noon}); err != nil {
 				t.Fatal(err)
-			}
-			if first == nil {
-				first = r
 			}
 		}
 		done.SetCensus(test.census, &open)
 		if done.Processed != test.processed || done.Retrying != test.retrying || done.Ranges != test.census.Ranges ||
 			done.Pending != test.census.Open || done.Failures != test.census.Failed ||
-			*done.Sample.Census != test.census || done.Waiting != first {
+			*done.Sample.Census != test.census {
 			t.Errorf("%s: %+v", test.name, done.Totals)
 		}
 		if done.Sample.Scale != test.scale || done.Sample.LeftScale != test.leftScale ||

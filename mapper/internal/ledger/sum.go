@@ -52,9 +52,6 @@ func (s *Sum) Add(r *record.Range) error {
 			s.Retrying++
 		}
 		s.Expected += r.Estimate
-		if !r.Continued && (s.Waiting == nil || r.Due().Before(s.Waiting.Due())) {
-			s.Waiting = r
-		}
 		return nil
 	}
 	s.Processed += r.Processed
@@ -101,9 +98,6 @@ func (s *Sum) merge(o *Sum) {
 	s.Pending += o.Pending
 	s.Retrying += o.Retrying
 	s.Expected += o.Expected
-	if s.Waiting == nil || o.Waiting != nil && o.Waiting.Due().Before(s.Waiting.Due()) {
-		s.Waiting = o.Waiting
-	}
 	s.Unsharded += o.Unsharded
 	s.Depth = max(s.Depth, o.Depth)
 	s.tally.Merge(o.tally)
@@ -156,7 +150,7 @@ func (s *Sum) Scale(factor float64) {
 // SetPending replaces the numbers about pending ranges by the numbers in o, whose sample has more
 // pending ranges.
 func (s *Sum) SetPending(o *Sum) {
-	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
+	s.Pending, s.Retrying, s.Expected = o.Pending, o.Retrying, o.Expected
 	s.Sample.SetPending(o.Sample)
 }
 

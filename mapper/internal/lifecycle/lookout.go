@@ -13,7 +13,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
-	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -30,9 +29,6 @@ const (
 	// idle is how long a due task may wait before Delivery asks whether the queue is paused.
 	idle = 30 * time.Second
 )
-
-// manyOthers is the largest number of other jobs in the queue that Delivery counts.
-const manyOthers = 10
 
 // Delivery returns what the queue says about the job's tasks: why it can't deliver them, or that
 // they wait for other jobs' tasks. It returns the zero value if this process may not ask the queue,
@@ -73,7 +69,7 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 		}
 	}
 	if q.Waits = waiting != nil && found[0].unseen; q.Waits {
-		q.Others = js.others(ctx, job)
+		q.Others, q.Named = js.others(ctx, job)
 	}
 	return q
 }
@@ -100,13 +96,24 @@ func (js *Jobs) lookAt(ctx context.Context, task tasks.Task, now time.Time) sigh
 	return found
 }
 
-// others counts the other running jobs in the job's queue, up to manyOthers.
-func (js *Jobs) others(ctx context.Context, job *record.Job) int {
-	all, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "", manyOthers+1)
+// others counts the other running jobs in the job's queue, up to estimate.ManyOthers, and returns
+// the IDs of the ones that started last.
+func (js *Jobs) others(ctx context.Context, job *record.Job) (n int, named [3]string) {
+	all, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "",
+		estimate.ManyOthers+1)
 	if err != nil {
-		return estimate.Unknown
+		return estimate.Unknown, named
 	}
-	return max(0, len(all)-1)
+	for _, j := range all {
+		if j.ID == job.ID || n == estimate.ManyOthers {
+			continue
+		}
+		if n < len(named) {
+			named[n] = j.ID
+		}
+		n++
+	}
+	return n, named
 }
 
 // overdue is the longest time for which a lost task may be missing while the job's sweeps work.
@@ -204,11 +211,5 @@ func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 		return ""
 	}
 	js.Observer.Looked(job, open, time.Now())
-	var sum ledger.Sum
-	for _, r := range open {
-		if err := sum.Add(r); err != nil {
-			return ""
-		}
-	}
-	return js.Delivery(ctx, job, sum.Waiting).Complaint
+	return js.Delivery(ctx, job, job.Overdue(open)).Complaint
 }

@@ -43,7 +43,8 @@ func TestDelivery(t *testing.T) {
 		hook   hook
 		wants  string // a part of the complaint; empty: there is none
 		waits  bool
-		others int // the number of other jobs; -1: unknown
+		others int       // the number of other jobs; -1: unknown
+		named  [3]string // the IDs of some of them
 	}{
 		{name: "a task that is due", age: idle, waits: true},
 		{name: "a task that waits while the queue is paused", age: idle + time.Microsecond, wants: "is paused",
@@ -96,7 +97,12 @@ func TestDelivery(t *testing.T) {
 		{name: "beside other jobs", age: idle, change: func(w *trialWorld, _ *record.Job, _ *record.Range) {
 			w.running("k", nil)
 			w.running("l", nil)
-		}, waits: true, others: 2},
+		}, waits: true, others: 2, named: [3]string{"l", "k"}},
+		{name: "beside many jobs", age: idle, change: func(w *trialWorld, _ *record.Job, _ *record.Range) {
+			for id := range strings.SplitSeq("abcdefghikl", "") {
+				w.running(id, nil)
+			}
+		}, waits: true, others: estimate.ManyOthers, named: [3]string{"l", "k", "i"}},
 		{name: "beside jobs that are not known", age: idle, hook: refusing("RunQuery", codes.PermissionDenied),
 			waits: true, others: -1},
 		{name: "a task that is not due", age: 0, others: -1},
@@ -128,9 +134,9 @@ func TestDelivery(t *testing.T) {
 				if others < 0 {
 					others = estimate.Unknown
 				}
-				if q.Others != others || (q.Name == "") != (c.name == "a paused job" ||
+				if q.Others != others || q.Named != c.named || (q.Name == "") != (c.name == "a paused job" ||
 					c.name == "a job of another queue") {
-					w.Errorf("%+v, want %d others", q, others)
+					w.Errorf("%+v, want %d others, %q", q, others, c.named)
 				}
 				w.purge()
 			})
@@ -213,12 +219,6 @@ func TestLooks(t *testing.T) {
 		time.Sleep(time.Minute)
 		if says := w.Look(under(w.Context(), refusing("RunQuery", codes.PermissionDenied)), j); says != "" {
 			w.Errorf("the database does not answer: %q", says)
-		}
-		w.changed(w.Records(j)[j.Root()], func(r *record.Range) {
-			r.State, r.Counters = record.Done, []byte("{") // the record is done, but still has the property open
-		})
-		if says := w.Look(w.Context(), j); says != "" {
-			w.Errorf("a record can't be read: %q", says)
 		}
 		w.purge()
 	})

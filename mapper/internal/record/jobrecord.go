@@ -236,6 +236,30 @@ func (j *Job) RampBegan() time.Time {
 	return j.RampFrom
 }
 
+// Resumed returns when the job was last resumed, by its history. It is zero if that is unknown, or
+// if the job was never resumed.
+func (j *Job) Resumed() (at time.Time) {
+	acts, _ := j.History.Acts() // without a history the time is unknown
+	for i, a := range acts {
+		if i > 0 && a.To == Running && acts[i-1].To != Running {
+			at = a.At
+		}
+	}
+	return at
+}
+
+// Overdue returns the pending range whose task has been due longest, of some ranges of the job. It
+// is nil if none of them has a task of its own.
+func (j *Job) Overdue(open []*Range) (first *Range) {
+	resumed := j.Resumed()
+	for _, r := range open {
+		if r.State == Pending && !r.InDelivery(resumed) && (first == nil || r.Due().Before(first.Due())) {
+			first = r
+		}
+	}
+	return first
+}
+
 // AtOnce returns how many of the job's tasks may run at the same time: the number of workers, or
 // the queue's limit if that is known and larger.
 func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }

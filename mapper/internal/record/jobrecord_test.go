@@ -169,3 +169,42 @@ func TestTotalsBefore(t *testing.T) {
 		t.Errorf("damaged totals: %v", err)
 	}
 }
+
+// TestOverdue checks which range's task has been due longest. A range with which a delivery has
+// continued has a task only if the job was resumed since, or if an attempt has failed.
+func TestOverdue(t *testing.T) {
+	pending := func(after time.Duration) *Range { return &Range{State: Pending, Created: noon.Add(after)} }
+	first, second, later, in, failed := pending(0), pending(time.Second), pending(0), pending(-time.Minute),
+		pending(-time.Second)
+	later.NotBefore = noon.Add(time.Minute)
+	in.Continued, failed.Continued, failed.Generation = true, true, 1
+	done := &Range{State: Done, Created: noon.Add(-time.Hour)}
+	paused := Act{At: noon.Add(-2 * time.Second), To: Paused}
+	for _, c := range []struct {
+		name string
+		acts []Act
+		open []*Range
+		want *Range
+	}{
+		{"nothing is open", nil, nil, nil},
+		{"in order", nil, []*Range{first, second, later}, first},
+		{"in another order", nil, []*Range{later, second, first}, first},
+		{"all are in deliveries, or done", nil, []*Range{in, done}, nil},
+		{"one in a delivery has failed", nil, []*Range{first, in, failed}, failed},
+		{"the job was started", []Act{{At: noon, To: Running}}, []*Range{first, in}, first},
+		{"its rate was set", []Act{{At: noon.Add(-time.Hour), To: Running}, {At: noon, To: Running}},
+			[]*Range{first, in}, first},
+		{"it is paused", []Act{{To: Running}, paused}, []*Range{first, in}, first},
+		{"it was resumed", []Act{{To: Running}, paused, {At: noon, To: Running}}, []*Range{first, in}, in},
+		{"it was resumed before", []Act{paused, {At: in.Created, To: Running}, {At: noon, To: Running}},
+			[]*Range{first, in}, first},
+	} {
+		var j Job
+		for _, a := range c.acts {
+			j.History = j.History.With(a)
+		}
+		if got := j.Overdue(c.open); got != c.want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}

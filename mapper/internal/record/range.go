@@ -211,6 +211,13 @@ func (r *Range) Due() time.Time {
 	return r.Created
 }
 
+// InDelivery reports whether the delivery of the page before has continued with a pending range, so
+// that the range has no task of its own. It gets one after a failed attempt, and after a Resume of
+// the job. The argument resumed is the time of the last one, see [Job.Resumed].
+func (r *Range) InDelivery(resumed time.Time) bool {
+	return r.Continued && r.Generation == 0 && !r.Created.Before(resumed)
+}
+
 // Piece returns the range in the form that package split uses.
 func (r *Range) Piece() split.Piece {
 	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact,

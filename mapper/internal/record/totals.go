@@ -27,9 +27,6 @@ type Totals struct {
 
 	Sample *Sample `json:"-"` // the sample to which Add also adds each record; nil: none
 
-	// Waiting is the pending range whose task has been due longest; nil: no range is pending.
-	Waiting *Range `json:"-"`
-
 	// Counters are the mapper's counters. They are complete after all records are added up, and
 	// empty if CountersLost.
 	Counters     tally.Grouped[int64] `json:"counters,omitempty"`
