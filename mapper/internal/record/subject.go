@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"cloud.google.com/go/datastore"
 
@@ -24,6 +26,10 @@ type Subject struct {
 	Words      []string
 	Numbers    []int64
 	Times      []time.Time
+
+	// Others has the names of other namespaces. Inside one of these names, as in acme-eu, the name
+	// of Namespace is no mention of it.
+	Others map[string]bool
 }
 
 // empty reports whether the subject has no words, numbers, times or namespace to search for.
@@ -164,6 +170,8 @@ func (s Subject) inQuery(document []byte) bool {
 		case "read_time":
 		case "filters":
 			in = s.inFilters(text)
+		case "namespace", "namespaces":
+			in = s.inNamespaces(text)
 		default:
 			in = s.inJSON(text, false)
 		}
@@ -172,6 +180,29 @@ func (s Subject) inQuery(document []byte) bool {
 		}
 	}
 	return false
+}
+
+// inNamespaces reports whether a name of a namespace, or one of a list of names, as JSON, is the
+// subject's namespace or mentions the rest of the subject.
+func (s Subject) inNamespaces(document []byte) bool {
+	var one string
+	var all []string
+	if json.Unmarshal(document, &one) == nil {
+		all = []string{one}
+	} else if json.Unmarshal(document, &all) != nil {
+		return s.inJSON(document, false)
+	}
+	return slices.ContainsFunc(all, s.isNamespace)
+}
+
+// isNamespace reports whether the name of a namespace is the subject's namespace, or mentions the
+// rest of the subject.
+func (s Subject) isNamespace(name string) bool {
+	if name != "" && name == s.Namespace {
+		return true
+	}
+	s.Namespace = ""
+	return s.InText(name)
 }
 
 func (s Subject) inFilters(document []byte) bool {
@@ -242,7 +273,7 @@ func (s Subject) inTotals(stored []byte) bool {
 		}
 	}
 	for name := range sum.Spaces {
-		if s.InText(name) {
+		if namespace, kind, _ := strings.Cut(name, "/"); s.isNamespace(namespace) || s.InText(kind) {
 			return true
 		}
 	}
@@ -320,7 +351,7 @@ func (s Subject) inEncoded(word string) bool {
 }
 
 func (s Subject) inPlain(text string) bool {
-	if s.Namespace != "" && hasWord(text, s.Namespace) {
+	if s.Namespace != "" && s.namesSpace(text) {
 		return true
 	}
 	for _, w := range s.Words {
@@ -342,6 +373,50 @@ func (s Subject) inPlain(text string) bool {
 	return false
 }
 
+// namesSpace reports whether a text contains the name of the subject's namespace as a word. A name
+// without a letter, such as 0 or 2026, is also a part of dates, IDs and counts. So it must be the
+// whole text, or in quotes or brackets, as in names.Key.
+func (s Subject) namesSpace(text string) bool {
+	if text == s.Namespace {
+		return true
+	}
+	number := !strings.ContainsFunc(s.Namespace, unicode.IsLetter)
+	for begin, end := range words(text, s.Namespace) {
+		if number && (begin == 0 || end == len(text) || !strings.ContainsRune(`"[`, rune(text[begin-1])) ||
+			!strings.ContainsRune(`"]\`, rune(text[end]))) {
+			continue
+		}
+		if !s.inOther(text, begin, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// longestName is the length of the longest name of a namespace.
+const longestName = 100
+
+// inOther reports whether the name of the subject's namespace, which a text has at this place, is
+// a part of another namespace's name there.
+func (s Subject) inOther(text string, begin, end int) bool {
+	named := func(i int) bool { return alphanumeric(text[i]) || strings.IndexByte("._-", text[i]) >= 0 }
+	for from := begin; from >= 0 && end-from <= longestName && (from == begin || named(from)); from-- {
+		if from > 0 && alphanumeric(text[from-1]) {
+			continue
+		}
+		for to := end; to-from <= longestName && (to == end || named(to-1)); to++ {
+			last := to == len(text)
+			if (last || !alphanumeric(text[to])) && s.Others[text[from:to]] {
+				return true
+			}
+			if last {
+				break
+			}
+		}
+	}
+	return false
+}
+
 // isNumber reports whether a number in JSON is one of the subject's numbers, or one of its words.
 func (s Subject) isNumber(text string) bool {
 	if slices.Contains(s.Words, text) {
@@ -355,18 +430,28 @@ func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, 
 
 // hasWord reports whether a text contains word with no letter or digit directly before or after it.
 func hasWord(text, word string) bool {
-	for i := 0; ; {
-		at := strings.Index(text[i:], word)
-		if at < 0 {
-			return false
+	for range words(text, word) {
+		return true
+	}
+	return false
+}
+
+// words returns where a text contains word with no letter or digit directly before or after it.
+func words(text, word string) iter.Seq2[int, int] {
+	return func(yield func(begin, end int) bool) {
+		for i := 0; ; {
+			at := strings.Index(text[i:], word)
+			if at < 0 || word == "" {
+				return
+			}
+			at += i
+			end := at + len(word)
+			begins, ends := at == 0 || !alphanumeric(text[at-1]), end == len(text) || !alphanumeric(text[end])
+			if begins && ends && !yield(at, end) {
+				return
+			}
+			i = at + 1
 		}
-		at += i
-		end := at + len(word)
-		begins, ends := at == 0 || !alphanumeric(text[at-1]), end == len(text) || !alphanumeric(text[end])
-		if begins && ends {
-			return true
-		}
-		i = at + 1
 	}
 }
 
