@@ -139,6 +139,26 @@ func checkEntities(t *testing.T, all []export.Entity, n int64) {
 	}
 }
 
+// TestEntitiesKeysOnly starts an export of whole entities by a query that reads only keys. Its files
+// would have entities without properties, so the start must be refused.
+func TestEntitiesKeysOnly(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	for _, format := range []export.Format{export.JSONLines, export.Avro} {
+		x := must(export.NewEntities("entities", bucket, &export.Options{Format: format}))
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{N: 5}); err != nil {
+				t.Fatal(err)
+			}
+			q := mapper.Query{Kind: "Order", KeysOnly: true}
+			_, err := x.Start(t.Context(), w.Engine, q, mapper.NoParams{}, nil)
+			wantRefused(t, err, "reads only keys")
+			_, err = w.Engine.StartByName(t.Context(), "entities", q, []byte("{}"), nil)
+			wantRefused(t, err, "reads only keys")
+		})
+	}
+}
+
 // TestEntityText compares the JSON of an entity with a fixed text, because files may be read by a
 // newer program.
 func TestEntityText(t *testing.T) {
