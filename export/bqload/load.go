@@ -130,6 +130,7 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 	case export.CSV:
 		source.SourceFormat, tag = bigquery.CSV, "csv"
 		source.SkipLeadingRows, source.AllowQuotedNewlines = 1, true
+		source.PreserveASCIIControlCharacters = true // BigQuery would refuse a text with a NUL
 	case export.Avro:
 		source.SourceFormat = bigquery.Avro
 	case export.Parquet:

@@ -126,7 +126,8 @@ func TestLoad(t *testing.T) {
 			`{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
 		{manifest(export.CSV, export.Uncompressed), true,
 			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,` +
-				`"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
+				`"preserveAsciiControlCharacters":true,"writeDisposition":"WRITE_TRUNCATE",` +
+				`"schema":` + csvSchema + `}`},
 		{manifest(export.Avro, export.Gzip), true,
 			`{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
 		{manifest(export.Parquet, export.Zstd), false, `{"sourceFormat":"PARQUET","writeDisposition":"WRITE_APPEND"}`},
