@@ -34,8 +34,8 @@ type Subject struct {
 	// jobs that have ended are cleaned up. Use it if keys do not show whose entities they are.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address. They match as whole words. A word that is a
-	// number also matches like one of Numbers.
+	// Words are texts, such as a customer's address. They match as whole words, also if they are
+	// escaped as in a URL or in JSON. A word that is a number also matches like one of Numbers.
 	Words []string
 
 	// Numbers match IDs of keys, and numbers in parameters, filters, bounds of ranges and texts.

@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -317,9 +318,41 @@ var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 // mostCuts is the largest number of parts of a word that inEncoded tries to decode as keys.
 const mostCuts = 256
 
-// InText reports whether a text mentions the subject, either directly or in an encoded key.
+// InText reports whether a text mentions the subject: directly, escaped as in a URL or in JSON, or
+// in an encoded key.
 func (s Subject) InText(text string) bool {
-	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
+	return slices.ContainsFunc(readings(text), s.inPlain) ||
+		slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
+}
+
+// escape matches escaped characters in URLs and JSON.
+var escape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+|\\u[0-9A-Fa-f]{4}`)
+
+// readings returns a text unchanged, and without the escapes of URLs and JSON. In the query of a
+// URL, but not in its path, a '+' is a space.
+func readings(text string) []string {
+	all := []string{text}
+	if strings.ContainsAny(text, `%\`) {
+		all = append(all, unescaped(text))
+	}
+	if strings.Contains(text, "+") {
+		all = append(all, unescaped(strings.ReplaceAll(text, "+", " ")))
+	}
+	return all
+}
+
+func unescaped(text string) string {
+	return escape.ReplaceAllStringFunc(text, func(e string) string {
+		if e[0] == '%' {
+			b, _ := hex.DecodeString(strings.ReplaceAll(e, "%", "")) // always pairs of digits
+			return string(b)
+		}
+		plain, err := strconv.Unquote(`"` + e + `"`)
+		if err != nil { // half of a surrogate pair
+			return e
+		}
+		return plain
+	})
 }
 
 // inEncoded reports whether a word contains an encoded key that mentions the subject. The word may

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestSubjectInRecord(t *testing.T) {
 		return r.Left
 	}
 	words, namespace := Subject{Words: []string{"alice@example.com"}}, Subject{Namespace: "acme"}
+	spaced := Subject{Words: []string{"Zoë+Söhne & Co"}}
 	for _, test := range []struct {
 		name  string
 		s     Subject
@@ -51,6 +53,15 @@ func TestSubjectInRecord(t *testing.T) {
 		{"a word after a longer one", words, "malice@example.com or alice@example.com", true},
 		{"a word that would be quoted", Subject{Words: []string{`O"Neil`}}, `no mail to O"Neil`, true},
 		{"a word, quoted", Subject{Words: []string{`O"Neil`}}, `no mail to "O\"Neil"`, true},
+		{"a word in a URL", words, `Get "https://crm.example.com/users/alice%40example.com": EOF`, true},
+		{"a longer word in a URL", words, `Get "https://crm.example.com/users/malice%40example.com": EOF`, false},
+		{"a word after an escape", words, "q=mail%20alice%40example.com%26more", true},
+		{"a word in a path", spaced, "/of/" + url.PathEscape("Zoë+Söhne & Co"), true},
+		{"a word in a query", spaced, "/of?q=" + url.QueryEscape("Zoë+Söhne & Co"), true},
+		{"small hexadecimal digits", spaced, "/of/Zo%c3%ab+S%c3%b6hne%20&%20Co", true},
+		{"a word in JSON", spaced, `it says {"no": "Zo\u00eb+S\u00F6hne \u0026 Co"}`, true},
+		{"the namespace after an escape", namespace, "/spaces%2Facme%2F7", true},
+		{"escapes of nothing", words, `100% of \ud800\u00 and %4`, false},
 		{"another text", words, "no mail to bob@example.com", false},
 		{"another key", words, datastore.NameKey("Account", "bob@example.com", nil), false},
 		{"a key with a name, of the number 0", Subject{Numbers: []int64{0}}, alice, false},
