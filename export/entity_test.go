@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/parquet-go/parquet-go"
+	"github.com/twmb/avro/ocf"
 	"gocloud.dev/blob/memblob"
 
 	"github.com/scattermap/scattermap/export"
@@ -107,8 +110,25 @@ func readEntities(t *testing.T, format export.Format, text []byte) (all []export
 		for _, row := range rows {
 			lines = append(lines, row.Entity)
 		}
-	case export.JSON, export.Avro:
-		t.Fatalf("nothing here reads entities from %q", format)
+	case export.JSON:
+		var list []json.RawMessage
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range list {
+			lines = append(lines, string(one))
+		}
+	case export.Avro:
+		r, err := ocf.NewReader(bytes.NewReader(text))
+		for err == nil {
+			var row export.Row
+			if err = r.Decode(&row); err == nil {
+				lines = append(lines, row.Entity)
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
 	}
 	for _, l := range lines {
 		var e export.Entity
