@@ -223,8 +223,14 @@ func TestAnotherLoad(t *testing.T) {
 	load()
 	m.Run = "teams.0124"
 	load()
-	if server.inserted != 3 {
-		t.Errorf("%d jobs, want 3", server.inserted)
+	for range 2 { // the second time, the same schema again
+		for _, of := range []bigquery.FieldType{bigquery.StringFieldType, bigquery.IntegerFieldType} {
+			o.Schema = bigquery.Schema{{Name: "id", Type: of}}
+			load()
+		}
+	}
+	if server.inserted != 5 {
+		t.Errorf("%d jobs, want 5", server.inserted)
 	}
 }
 
