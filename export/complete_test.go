@@ -431,7 +431,7 @@ func TestFrames(t *testing.T) {
 func TestQuotedCells(t *testing.T) {
 	type cells struct{ A, B string }
 	for text, want := range map[string]string{
-		"a b": "a b", "a ": "a ", " a": `" a"`, "\u00a0a": "\"\u00a0a\"", "\ta": "\"\ta\"",
+		"a b": "a b", "a ": `"a "`, "a\u2003": "\"a\u2003\"", " a": `" a"`, "\u00a0a": "\"\u00a0a\"", "\ta": "\"\ta\"",
 		"\ufeffa": "\"\ufeffa\"", "a\ufeff": "a\ufeff", "a,b": `"a,b"`, `a"b`: `"a""b"`, "a\rb": "\"a\rb\"",
 		"a\nb": "\"a\nb\"", "a\x00b": "\"a\x00b\"", `\.`: `"\."`, `\.a`: `\.a`, "": `""`,
 	} {

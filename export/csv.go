@@ -67,7 +67,7 @@ type cell struct {
 }
 
 // csvLine encodes cells as a line of CSV, as RFC 4180 says. It does not change line ends inside
-// values.
+// values. It also quotes values that start or end with a space, because some readers trim others.
 func csvLine(cells []cell) []byte {
 	var b []byte
 	for i, c := range cells {
@@ -78,8 +78,9 @@ func csvLine(cells []cell) []byte {
 			continue
 		}
 		first, _ := utf8.DecodeRuneInString(c.text)
+		last, _ := utf8.DecodeLastRuneInString(c.text)
 		if c.text != "" && c.text != `\.` && !strings.ContainsAny(c.text, "\",\r\n\x00") &&
-			!unicode.IsSpace(first) && first != '\ufeff' {
+			!unicode.IsSpace(first) && !unicode.IsSpace(last) && first != '\ufeff' {
 			b = append(b, c.text...)
 			continue
 		}

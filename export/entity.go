@@ -39,16 +39,24 @@ type Row struct {
 // NewEntities defines an export of whole entities. Records are of the type [Entity] in JSONLines
 // and JSON, and [Row] in the other formats. The rest is as for [New].
 func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.NoParams], error) {
-	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
-		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity,
-			error) {
-			return Entity{Key: e.Key, Stored: e.Stored()}, nil
-		}, o)
+	entity := func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity, error) {
+		return Entity{Key: e.Key, Stored: e.Stored()}, nil
 	}
-	return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Row, error) {
+	row := func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Row, error) {
 		text, err := Entity{Key: e.Key, Stored: e.Stored()}.MarshalJSON()
 		return Row{e.Key.Encode(), string(text)}, err
-	}, o)
+	}
+	var x *Export[mapper.NoParams]
+	var err error
+	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
+		x, err = New(name, bucket, entity, o)
+	} else {
+		x, err = New(name, bucket, row, o)
+	}
+	if err == nil {
+		x.whole = true
+	}
+	return x, err
 }
 
 // MarshalJSON implements json.Marshaler.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/parquet-go/parquet-go"
+	"github.com/twmb/avro/ocf"
 	"gocloud.dev/blob/memblob"
 
 	"github.com/scattermap/scattermap/export"
@@ -107,8 +110,25 @@ func readEntities(t *testing.T, format export.Format, text []byte) (all []export
 		for _, row := range rows {
 			lines = append(lines, row.Entity)
 		}
-	case export.JSON, export.Avro:
-		t.Fatalf("nothing here reads entities from %q", format)
+	case export.JSON:
+		var list []json.RawMessage
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range list {
+			lines = append(lines, string(one))
+		}
+	case export.Avro:
+		r, err := ocf.NewReader(bytes.NewReader(text))
+		for err == nil {
+			var row export.Row
+			if err = r.Decode(&row); err == nil {
+				lines = append(lines, row.Entity)
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
 	}
 	for _, l := range lines {
 		var e export.Entity
@@ -136,6 +156,26 @@ func checkEntities(t *testing.T, all []export.Entity, n int64) {
 			cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("entity %d is not as it was stored: %s", i, diff)
 		}
+	}
+}
+
+// TestEntitiesKeysOnly starts an export of whole entities by a query that reads only keys. Its files
+// would have entities without properties, so the start must be refused.
+func TestEntitiesKeysOnly(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	for _, format := range []export.Format{export.JSONLines, export.Avro} {
+		x := must(export.NewEntities("entities", bucket, &export.Options{Format: format}))
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{N: 5}); err != nil {
+				t.Fatal(err)
+			}
+			q := mapper.Query{Kind: "Order", KeysOnly: true}
+			_, err := x.Start(t.Context(), w.Engine, q, mapper.NoParams{}, nil)
+			wantRefused(t, err, "reads only keys")
+			_, err = w.Engine.StartByName(t.Context(), "entities", q, []byte("{}"), nil)
+			wantRefused(t, err, "reads only keys")
+		})
 	}
 }
 

@@ -87,6 +87,7 @@ type Export[P any] struct {
 	bucket  *blob.Bucket
 	opts    Options
 	coder   coder
+	whole   bool // whether the records are whole entities, so that the query has to read them
 	parts   *mapper.Mapper[startParams[P]]
 	joins   *mapper.Mapper[stage]
 	deletes *mapper.Mapper[stage]
@@ -280,6 +281,10 @@ func (x *Export[P]) Start(
 	}
 	fail := func(err error) (*Run, error) {
 		return nil, fmt.Errorf("export: start %q: %w", x.name, err)
+	}
+	if x.whole && q.KeysOnly {
+		return fail(fmt.Errorf("%w: the query reads only keys (keys_only), and the records are whole entities",
+			mapper.ErrInvalidArgument))
 	}
 	opts := o.StartOptions
 	opts.AllowOverlap = true // an export only reads

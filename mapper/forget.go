@@ -25,15 +25,17 @@ func (d *Completion) Proof() *Proof {
 // customer. It matches keys and texts, also inside compressed or encoded values.
 type Subject struct {
 	// Namespace matches all keys in the namespace, and all texts that contain its name as a whole
-	// word. A whole word has no letter or digit next to it.
+	// word. A whole word has no letter or digit next to it. The name of another namespace, such as
+	// acme-eu, does not mention the namespace acme. A name without a letter, such as 2026, matches
+	// only as a whole text, or in quotes.
 	Namespace string
 
 	// Everywhere treats all jobs of the database as if their records mentioned the subject. So all
 	// jobs that have ended are cleaned up. Use it if keys do not show whose entities they are.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address. They match as whole words. A word that is a
-	// number also matches like one of Numbers.
+	// Words are texts, such as a customer's address. They match as whole words, also if they are
+	// escaped as in a URL or in JSON. A word that is a number also matches like one of Numbers.
 	Words []string
 
 	// Numbers match IDs of keys, and numbers in parameters, filters, bounds of ranges and texts.
@@ -47,7 +49,13 @@ type Subject struct {
 
 // Mentions reports whether a text contains one of the subject's words, or the name of its
 // namespace. Use it to refuse IDs and other texts that would reveal the subject.
-func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
+func (s Subject) Mentions(text string) bool { return s.inner().InText(text) }
+
+// inner converts the subject for package record.
+func (s Subject) inner() record.Subject {
+	return record.Subject{Namespace: s.Namespace, Everywhere: s.Everywhere, Words: s.Words, Numbers: s.Numbers,
+		Times: s.Times}
+}
 
 // A Forgotten is the result of [Completion.Forget]. It contains hashes of the IDs of jobs instead
 // of the IDs, because an ID may identify the subject.
@@ -91,7 +99,7 @@ func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) 
 		return nil, fmt.Errorf("mapper: forget: %w: it is for the function of Mapper.Forget", ErrInvalidArgument)
 	}
 	of := record.Ref{ID: d.Status.ID, Incarnation: strings.TrimPrefix(d.RunID(), d.Status.ID+".")}
-	looked, err := lifecycle.Forgetter{Jobs: e.jobs, Client: e.client, Subject: record.Subject(s), For: of}.Forget(ctx)
+	looked, err := lifecycle.Forgetter{Jobs: e.jobs, Client: e.client, Subject: s.inner(), For: of}.Forget(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: forget: %w", err)
 	}

@@ -23,7 +23,8 @@ import (
 //
 //   - The job processed all entities of Kinds, and a count of each kind found none.
 //   - The namespace had no other kind.
-//   - No record of scattermap contained a key of the namespace, or its name.
+//   - No record of scattermap contained a key of the namespace, or its name. The field Namespace of
+//     mapper.Subject says which texts count.
 //
 // For a tenant it proves:
 //

@@ -68,9 +68,12 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 	if err := describe[R](source, m, o.Schema); err != nil {
 		return fail(err)
 	}
+	id := jobID(m, o)
 	for attempt := 1; ; attempt++ {
 		loader := o.Table.LoaderFrom(source)
-		loader.JobID = jobID(m, o, attempt)
+		if loader.JobID = id; attempt > 1 {
+			loader.JobID = fmt.Sprintf("%s-%d", id, attempt)
+		}
 		loader.CreateDisposition = bigquery.CreateIfNeeded
 		loader.WriteDisposition = bigquery.WriteAppend
 		if o.Replace {
@@ -109,16 +112,16 @@ func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, i
 	return job, nil
 }
 
-// jobID returns the ID of the load job. It depends on the run, the table, the options and the
-// number of the attempt.
-func jobID(m *export.Manifest, o Options, attempt int) string {
-	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID,
-		o.Table.TableID, o.Replace))
-	id := "scattermap-" + hex.EncodeToString(h[:16])
-	if attempt > 1 {
-		id += fmt.Sprintf("-%d", attempt)
+// jobID returns the ID of the first load job. It depends on the run, the table and the options.
+func jobID(m *export.Manifest, o Options) string {
+	of := fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID, o.Table.TableID,
+		o.Replace)
+	if o.Schema != nil {
+		schema, _ := o.Schema.ToJSONFields() // texts and numbers can always be encoded
+		of = append(append(of, 0), schema...)
 	}
-	return id
+	h := sha256.Sum256(of)
+	return "scattermap-" + hex.EncodeToString(h[:16])
 }
 
 // describe sets the format of the files in source, and its schema.
@@ -130,6 +133,7 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 	case export.CSV:
 		source.SourceFormat, tag = bigquery.CSV, "csv"
 		source.SkipLeadingRows, source.AllowQuotedNewlines = 1, true
+		source.PreserveASCIIControlCharacters = true // BigQuery would refuse a text with a NUL
 	case export.Avro:
 		source.SourceFormat = bigquery.Avro
 	case export.Parquet:

@@ -126,7 +126,8 @@ func TestLoad(t *testing.T) {
 			`{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
 		{manifest(export.CSV, export.Uncompressed), true,
 			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,` +
-				`"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
+				`"preserveAsciiControlCharacters":true,"writeDisposition":"WRITE_TRUNCATE",` +
+				`"schema":` + csvSchema + `}`},
 		{manifest(export.Avro, export.Gzip), true,
 			`{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
 		{manifest(export.Parquet, export.Zstd), false, `{"sourceFormat":"PARQUET","writeDisposition":"WRITE_APPEND"}`},
@@ -222,8 +223,14 @@ func TestAnotherLoad(t *testing.T) {
 	load()
 	m.Run = "teams.0124"
 	load()
-	if server.inserted != 3 {
-		t.Errorf("%d jobs, want 3", server.inserted)
+	for range 2 { // the second time, the same schema again
+		for _, of := range []bigquery.FieldType{bigquery.StringFieldType, bigquery.IntegerFieldType} {
+			o.Schema = bigquery.Schema{{Name: "id", Type: of}}
+			load()
+		}
+	}
+	if server.inserted != 5 {
+		t.Errorf("%d jobs, want 5", server.inserted)
 	}
 }
 

@@ -63,6 +63,9 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
 		drafts: make(map[record.Ref][]*datastore.Key)}
 	kinds, err := f.kinds(ctx)
+	if err == nil {
+		f.Subject.Others, err = f.others(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +107,22 @@ func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 		}
 	}
 	return kinds, err
+}
+
+// others returns the names of namespaces that contain the name of the subject's namespace, such as
+// acme-eu for acme. Texts with such a name do not mention the subject.
+func (f Forgetter) others(ctx context.Context) (map[string]bool, error) {
+	if f.Subject.Namespace == "" {
+		return nil, nil
+	}
+	all := make(map[string]bool)
+	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__namespace__").KeysOnly(), nil)
+	for _, key := range keys {
+		if key.Name != f.Subject.Namespace && strings.Contains(key.Name, f.Subject.Namespace) {
+			all[key.Name] = true
+		}
+	}
+	return all, err
 }
 
 // read searches the records of a kind. It is for all kinds except jobs.

@@ -2,14 +2,17 @@ package record
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"cloud.google.com/go/datastore"
 
@@ -24,6 +27,10 @@ type Subject struct {
 	Words      []string
 	Numbers    []int64
 	Times      []time.Time
+
+	// Others has the names of other namespaces. Inside one of these names, as in acme-eu, the name
+	// of Namespace is no mention of it.
+	Others map[string]bool
 }
 
 // empty reports whether the subject has no words, numbers, times or namespace to search for.
@@ -164,6 +171,8 @@ func (s Subject) inQuery(document []byte) bool {
 		case "read_time":
 		case "filters":
 			in = s.inFilters(text)
+		case "namespace", "namespaces":
+			in = s.inNamespaces(text)
 		default:
 			in = s.inJSON(text, false)
 		}
@@ -172,6 +181,29 @@ func (s Subject) inQuery(document []byte) bool {
 		}
 	}
 	return false
+}
+
+// inNamespaces reports whether a name of a namespace, or one of a list of names, as JSON, is the
+// subject's namespace or mentions the rest of the subject.
+func (s Subject) inNamespaces(document []byte) bool {
+	var one string
+	var all []string
+	if json.Unmarshal(document, &one) == nil {
+		all = []string{one}
+	} else if json.Unmarshal(document, &all) != nil {
+		return s.inJSON(document, false)
+	}
+	return slices.ContainsFunc(all, s.isNamespace)
+}
+
+// isNamespace reports whether the name of a namespace is the subject's namespace, or mentions the
+// rest of the subject.
+func (s Subject) isNamespace(name string) bool {
+	if name != "" && name == s.Namespace {
+		return true
+	}
+	s.Namespace = ""
+	return s.InText(name)
 }
 
 func (s Subject) inFilters(document []byte) bool {
@@ -242,7 +274,7 @@ func (s Subject) inTotals(stored []byte) bool {
 		}
 	}
 	for name := range sum.Spaces {
-		if s.InText(name) {
+		if namespace, kind, _ := strings.Cut(name, "/"); s.isNamespace(namespace) || s.InText(kind) {
 			return true
 		}
 	}
@@ -286,9 +318,41 @@ var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 // mostCuts is the largest number of parts of a word that inEncoded tries to decode as keys.
 const mostCuts = 256
 
-// InText reports whether a text mentions the subject, either directly or in an encoded key.
+// InText reports whether a text mentions the subject: directly, escaped as in a URL or in JSON, or
+// in an encoded key.
 func (s Subject) InText(text string) bool {
-	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
+	return slices.ContainsFunc(readings(text), s.inPlain) ||
+		slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
+}
+
+// escape matches escaped characters in URLs and JSON.
+var escape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+|\\u[0-9A-Fa-f]{4}`)
+
+// readings returns a text unchanged, and without the escapes of URLs and JSON. In the query of a
+// URL, but not in its path, a '+' is a space.
+func readings(text string) []string {
+	all := []string{text}
+	if strings.ContainsAny(text, `%\`) {
+		all = append(all, unescaped(text))
+	}
+	if strings.Contains(text, "+") {
+		all = append(all, unescaped(strings.ReplaceAll(text, "+", " ")))
+	}
+	return all
+}
+
+func unescaped(text string) string {
+	return escape.ReplaceAllStringFunc(text, func(e string) string {
+		if e[0] == '%' {
+			b, _ := hex.DecodeString(strings.ReplaceAll(e, "%", "")) // always pairs of digits
+			return string(b)
+		}
+		plain, err := strconv.Unquote(`"` + e + `"`)
+		if err != nil { // half of a surrogate pair
+			return e
+		}
+		return plain
+	})
 }
 
 // inEncoded reports whether a word contains an encoded key that mentions the subject. The word may
@@ -320,7 +384,7 @@ func (s Subject) inEncoded(word string) bool {
 }
 
 func (s Subject) inPlain(text string) bool {
-	if s.Namespace != "" && hasWord(text, s.Namespace) {
+	if s.Namespace != "" && s.namesSpace(text) {
 		return true
 	}
 	for _, w := range s.Words {
@@ -342,6 +406,50 @@ func (s Subject) inPlain(text string) bool {
 	return false
 }
 
+// namesSpace reports whether a text contains the name of the subject's namespace as a word. A name
+// without a letter, such as 0 or 2026, is also a part of dates, IDs and counts. So it must be the
+// whole text, or in quotes or brackets, as in names.Key.
+func (s Subject) namesSpace(text string) bool {
+	if text == s.Namespace {
+		return true
+	}
+	number := !strings.ContainsFunc(s.Namespace, unicode.IsLetter)
+	for begin, end := range words(text, s.Namespace) {
+		if number && (begin == 0 || end == len(text) || !strings.ContainsRune(`"[`, rune(text[begin-1])) ||
+			!strings.ContainsRune(`"]\`, rune(text[end]))) {
+			continue
+		}
+		if !s.inOther(text, begin, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// longestName is the length of the longest name of a namespace.
+const longestName = 100
+
+// inOther reports whether the name of the subject's namespace, which a text has at this place, is
+// a part of another namespace's name there.
+func (s Subject) inOther(text string, begin, end int) bool {
+	named := func(i int) bool { return alphanumeric(text[i]) || strings.IndexByte("._-", text[i]) >= 0 }
+	for from := begin; from >= 0 && end-from <= longestName && (from == begin || named(from)); from-- {
+		if from > 0 && alphanumeric(text[from-1]) {
+			continue
+		}
+		for to := end; to-from <= longestName && (to == end || named(to-1)); to++ {
+			last := to == len(text)
+			if (last || !alphanumeric(text[to])) && s.Others[text[from:to]] {
+				return true
+			}
+			if last {
+				break
+			}
+		}
+	}
+	return false
+}
+
 // isNumber reports whether a number in JSON is one of the subject's numbers, or one of its words.
 func (s Subject) isNumber(text string) bool {
 	if slices.Contains(s.Words, text) {
@@ -355,18 +463,28 @@ func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, 
 
 // hasWord reports whether a text contains word with no letter or digit directly before or after it.
 func hasWord(text, word string) bool {
-	for i := 0; ; {
-		at := strings.Index(text[i:], word)
-		if at < 0 {
-			return false
+	for range words(text, word) {
+		return true
+	}
+	return false
+}
+
+// words returns where a text contains word with no letter or digit directly before or after it.
+func words(text, word string) iter.Seq2[int, int] {
+	return func(yield func(begin, end int) bool) {
+		for i := 0; ; {
+			at := strings.Index(text[i:], word)
+			if at < 0 || word == "" {
+				return
+			}
+			at += i
+			end := at + len(word)
+			begins, ends := at == 0 || !alphanumeric(text[at-1]), end == len(text) || !alphanumeric(text[end])
+			if begins && ends && !yield(at, end) {
+				return
+			}
+			i = at + 1
 		}
-		at += i
-		end := at + len(word)
-		begins, ends := at == 0 || !alphanumeric(text[at-1]), end == len(text) || !alphanumeric(text[end])
-		if begins && ends {
-			return true
-		}
-		i = at + 1
 	}
 }
 

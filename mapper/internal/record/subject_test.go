@@ -1,6 +1,7 @@
 package record
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestSubjectInRecord(t *testing.T) {
 		return r.Left
 	}
 	words, namespace := Subject{Words: []string{"alice@example.com"}}, Subject{Namespace: "acme"}
+	spaced := Subject{Words: []string{"Zoë+Söhne & Co"}}
 	for _, test := range []struct {
 		name  string
 		s     Subject
@@ -51,6 +53,15 @@ func TestSubjectInRecord(t *testing.T) {
 		{"a word after a longer one", words, "malice@example.com or alice@example.com", true},
 		{"a word that would be quoted", Subject{Words: []string{`O"Neil`}}, `no mail to O"Neil`, true},
 		{"a word, quoted", Subject{Words: []string{`O"Neil`}}, `no mail to "O\"Neil"`, true},
+		{"a word in a URL", words, `Get "https://crm.example.com/users/alice%40example.com": EOF`, true},
+		{"a longer word in a URL", words, `Get "https://crm.example.com/users/malice%40example.com": EOF`, false},
+		{"a word after an escape", words, "q=mail%20alice%40example.com%26more", true},
+		{"a word in a path", spaced, "/of/" + url.PathEscape("Zoë+Söhne & Co"), true},
+		{"a word in a query", spaced, "/of?q=" + url.QueryEscape("Zoë+Söhne & Co"), true},
+		{"small hexadecimal digits", spaced, "/of/Zo%c3%ab+S%c3%b6hne%20&%20Co", true},
+		{"a word in JSON", spaced, `it says {"no": "Zo\u00eb+S\u00F6hne \u0026 Co"}`, true},
+		{"the namespace after an escape", namespace, "/spaces%2Facme%2F7", true},
+		{"escapes of nothing", words, `100% of \ud800\u00 and %4`, false},
 		{"another text", words, "no mail to bob@example.com", false},
 		{"another key", words, datastore.NameKey("Account", "bob@example.com", nil), false},
 		{"a key with a name, of the number 0", Subject{Numbers: []int64{0}}, alice, false},
@@ -76,6 +87,71 @@ func TestSubjectInRecord(t *testing.T) {
 		if got := test.s.InRecord(RangeKind, []datastore.Property{{Name: "p", Value: test.value}}); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
+	}
+}
+
+// TestSubjectNamespaces checks that the name of a namespace is not found in the names of other
+// namespaces. A name without a letter is also a part of dates and IDs, and must not be found there.
+func TestSubjectNamespaces(t *testing.T) {
+	acme := Subject{Namespace: "acme", Others: map[string]bool{"acme-eu": true, "my.acme": true,
+		"acme-eu-west": true}}
+	zero, month := Subject{Namespace: "0"}, Subject{Namespace: "2026-11"}
+	word := Subject{Namespace: "0", Words: []string{"0"}}
+	for _, test := range []struct {
+		s    Subject
+		text string
+		want bool
+	}{
+		{acme, "touch-acme", true},
+		{acme, "touch-acme-eu", false},
+		{acme, "touch-acme-eu-west", false},
+		{acme, "touch-acme-euro", true},
+		{acme, "acme-eu, then acme", true},
+		{acme, "acme, then acme-eu", true},
+		{acme, "of my.acme-2", false},
+		{acme, "of my.acme2", false},
+		{acme, "of my_acme", true},
+		{zero, "0", true},
+		{zero, `the namespace "0"`, true},
+		{zero, `bank=KEY(NAMESPACE("0"), Bank, 5)`, true},
+		{zero, `the error "no bank KEY(NAMESPACE(\"0\"), Bank, 5)"`, true},
+		{zero, `[0]/Account,7`, true},
+		{zero, "other-0", false},
+		{zero, "0-other", false},
+		{zero, `"0-other"`, false},
+		{zero, "0 of 5", false},
+		{month, "nightly-2026-11-25", false},
+		{month, `in "2026-11"`, true},
+		{word, "other-0", true},
+	} {
+		if got := test.s.InText(test.text); got != test.want {
+			t.Errorf("%s in %s: %v", test.s.Namespace, test.text, got)
+		}
+	}
+	for _, test := range []struct {
+		name            string
+		s               Subject
+		property, value string
+		want            bool
+	}{
+		{"the query", acme, "query", `{"kind":"K","namespace":"acme"}`, true},
+		{"another query", Subject{Namespace: "acme"}, "query", `{"kind":"K","namespace":"acme-eu"}`, false},
+		{"several", acme, "query", `{"kind":"K","namespaces":["b","acme"]}`, true},
+		{"several others", Subject{Namespace: "acme"}, "query", `{"kind":"K","namespaces":["b","acme-2"]}`, false},
+		{"a word", Subject{Words: []string{"acme"}}, "query", `{"kind":"K","namespace":"acme-eu"}`, true},
+		{"a query of another build", acme, "query", `{"kind":"K","namespaces":{"acme":1}}`, true},
+		{"the default one", Subject{Words: []string{"acme"}}, "query", `{"kind":"K","namespace":""}`, false},
+		{"totals", zero, "totals", `{"spaces":{"0/K":{"p":1}}}`, true},
+		{"other totals", Subject{Namespace: "acme"}, "totals", `{"spaces":{"acme-eu/K":{"p":1}}}`, false},
+		{"totals of a kind", acme, "totals", `{"spaces":{"other/of/acme":{"p":1}}}`, true},
+	} {
+		p := []datastore.Property{{Name: test.property, Value: []byte(test.value)}}
+		if got := test.s.InRecord(JobKind, p); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+	if (Subject{Words: []string{""}}).InText("a b") {
+		t.Error("the empty word is found")
 	}
 }
 
