@@ -3,6 +3,7 @@ package estimate
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -107,6 +108,10 @@ func TestTimeLeft(t *testing.T) {
 	queued.Queue = Queue{Waits: true, Others: 2}
 	queued.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
 	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
+	ten := with(alone(1, time.Second), alone(1, time.Second), alone(1, 2*time.Second))
+	ten.Job.Attempts = 10
+	refused := open(10, true)
+	refused.NotBefore, refused.LaterFrom = noon.Add(5*time.Second), noon.Add(-time.Second)
 	for _, c := range []struct {
 		name               string
 		look               Look
@@ -120,9 +125,17 @@ func TestTimeLeft(t *testing.T) {
 			62 * time.Second},
 		{"an entity waits for its second attempt, and may wait for three more", with(alone(1, time.Second)),
 			time.Second, 1500 * time.Millisecond, 87 * time.Second},
-		{"four wait, and one of them will fail again", with(alone(1, time.Second), alone(1, time.Second),
-			alone(1, time.Second), alone(1, time.Second)), 76500 * time.Millisecond, 85500 * time.Millisecond,
+		{"ten wait for their second attempt, and one of them will fail all attempts", with(slices.Repeat(
+			[]*record.Range{alone(1, time.Second)}, 10)...), 76500 * time.Millisecond, 85500 * time.Millisecond,
 			87 * time.Second},
+		{"three wait for their second attempt of ten, and will probably succeed", ten, 2 * time.Second,
+			2500 * time.Millisecond, 74 * time.Minute},
+		{"two have failed three times, and will probably fail again", with(alone(3, time.Second),
+			alone(3, time.Second)), time.Second, 65500 * time.Millisecond, 67 * time.Second},
+		{"ranges that a service has refused for now", with(refused, refused, refused, refused), 5 * time.Second,
+			5500 * time.Millisecond, 92 * time.Second},
+		{"four wait, and one of them will fail again", with(alone(1, time.Second), alone(1, time.Second),
+			alone(1, time.Second), alone(1, time.Second)), time.Second, 85500 * time.Millisecond, 87 * time.Second},
 		{"others have most of the workers: the rate of the last minutes counts", queued, 235294 * time.Millisecond,
 			400500 * time.Millisecond, 682 * time.Second},
 		{"it is paused", paused, -1, -1, -1},
