@@ -255,7 +255,7 @@ func TestJobs(t *testing.T) {
 		{"start touch --kind Account --id few --share 2.5% -w", "", 0, "few: succeeded"},
 		{"describe few", "", 0, `"value":"0-2500/100000"`},
 		{"start touch --kind Account --id most --except 2.5% -w", "", 0, "most: succeeded, 1,7"},
-		{"start touch --kind Account --share 1", "", 2, `"1" is none from 0.1% to 99.9%`},
+		{"start touch --kind Account --share 1", "", 2, `"1" has to be from 0.1% to 99.9%`},
 		{"start touch --kind Account --share 1% --except 1%", "", 2, "contradict"},
 		{"start touch --kind Account --id touched -w", "", 0, "touched: succeeded, 1,800"},
 		{"describe touched", "", 0, "1,800 entities, 1,800 of them written"},
