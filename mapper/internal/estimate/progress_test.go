@@ -235,6 +235,7 @@ func TestPhases(t *testing.T) {
 		{job(rate, open(10, true), page(5, time.Second)), Processing, "it keeps to its rate of 2 entities a second"},
 		{job(func(l *Look) { l.Job.Trouble = "the API is down" }, open(10, true), lately), Processing,
 			"the API is down"},
+		{job(func(l *Look) { l.Job.Retrying = true }, lately), Retrying, "the failed entities are looked up"},
 		{job(func(*Look) {}, lately), Finishing, "all entities are done, and the records are added up"},
 		{job(pausedBy("ann@example.com", time.Second), open(10, true), lately), Draining,
 			"paused by ann@example.com; pages that are under way finish within 20s"},
