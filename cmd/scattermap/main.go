@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -90,7 +91,10 @@ with your own permissions.
 
 Exit codes: 0 success; 1 an error; 2 a wrong flag or argument; 3 the watched job failed, was
 aborted or paused, or left failures.`,
-		SilenceUsage: true, SilenceErrors: true,
+		Version: "unknown", SilenceUsage: true, SilenceErrors: true,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		root.Version = info.Main.Version
 	}
 	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
 		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
