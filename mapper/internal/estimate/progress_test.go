@@ -38,6 +38,14 @@ func alone(attempts int64, wait time.Duration) *record.Range {
 		NotBefore: noon.Add(wait), Start: keyspace.At(datastore.IDKey("K", 1, nil))}
 }
 
+// again returns the record of a range with one entity that was retried, and is done. If its last
+// attempt has failed, failed is the ID of the job.
+func again(failed string) *record.Range {
+	r := page(1, 5*time.Second)
+	r.Alone, r.Failed = true, failed
+	return r
+}
+
 // lookAt returns the facts (a Look) about a job with these records. It was started ten minutes ago,
 // and has one worker.
 func lookAt(all ...*record.Range) Look {
@@ -121,6 +129,10 @@ func TestTimeLeft(t *testing.T) {
 		{"a minute of work, by 1.7 more or less", with(open(600, true)), 35294 * time.Millisecond,
 			60500 * time.Millisecond, 104 * time.Second},
 		{"all are done", with(), 0, time.Second, 2 * time.Second},
+		{"an entity has succeeded in its second attempt, and others will, too", with(again(""), open(600, true)),
+			35294 * time.Millisecond, 60500 * time.Millisecond, 189 * time.Second},
+		{"three have failed all attempts, and others will, too", with(again("j"), again("j"), again("j"),
+			open(600, true)), 103294 * time.Millisecond, 145500 * time.Millisecond, 189 * time.Second},
 		{"an entity waits for its last attempt", with(alone(4, time.Minute)), time.Minute, 60500 * time.Millisecond,
 			62 * time.Second},
 		{"an entity waits for its second attempt, and may wait for three more", with(alone(1, time.Second)),
