@@ -371,6 +371,9 @@ func TestNoService(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d, and %q in %s", line, code, exitError, want, errs)
 		}
 	}
+	if _, errs, _ := command(t, "", "--verson"); strings.Count(errs, "scattermap:") != 1 {
+		t.Errorf("--verson: the command names itself twice: %s", errs)
+	}
 	if out, errs, code := command(t, "", "--version"); code != 0 || !strings.HasPrefix(out, "scattermap version ") {
 		t.Errorf("--version: exit code %d, %s%s", code, out, errs)
 	}

@@ -115,7 +115,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if number := negative.FindStringSubmatch(err.Error()); number != nil {
 			return usageError(fmt.Errorf("%s: %q is negative, and a number has to be at least 0", c.Name(), number[1]))
 		}
-		return usageError(fmt.Errorf("%s: %w (%s --help lists the flags)", c.Name(), err, c.CommandPath()))
+		err = fmt.Errorf("%w (%s --help lists the flags)", err, c.CommandPath())
+		if c.HasParent() {
+			err = fmt.Errorf("%s: %w", c.Name(), err)
+		}
+		return usageError(err)
 	})
 	ran, err := root.ExecuteContextC(ctx)
 	err = inFlags(ran, err)
