@@ -172,7 +172,7 @@ func (s *server) told(r *http.Request, err error) (code int, text string) {
 		return code, s.said(err)
 	}
 	id := strings.ToLower(rand.Text()[:8])
-	s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("id", id),
+	s.Logger.LogAttrs(r.Context(), operator.FailureLevel(r), "dashboard", slog.String("id", id),
 		slog.String("path", stranger.Shown(r.URL.Path)), slog.Any("error", err))
 	return code, "the service could not do this; its log has the cause under the ID " + id
 }

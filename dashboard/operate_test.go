@@ -1,15 +1,18 @@
 package dashboard_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -353,5 +356,16 @@ func TestUnexpected(t *testing.T) {
 		if page != "job" && !strings.Contains(text, `value="calm"`) {
 			t.Errorf("%s: the form is gone: %s", page, text[strings.Index(text, "<main"):])
 		}
+	}
+	// A client that has gone is no error of the service.
+	log.Reset()
+	h := dashboard.NewHandler(w.engine, &dashboard.Options{Allow: auth.Anybody,
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.ServeHTTP(httptest.NewRecorder(),
+		httptest.NewRequestWithContext(ctx, http.MethodGet, "/dashboard/job?id=j", nil))
+	if strings.Contains(log.String(), "ERROR") || !strings.Contains(log.String(), "INFO") {
+		t.Errorf("a client has gone, and the log has %q", log.String())
 	}
 }

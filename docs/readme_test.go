@@ -101,6 +101,33 @@ func TestNightlyExport(t *testing.T) {
 	}
 }
 
+// TestMissingVariables starts the two small services without one of their environment variables. The
+// service must end, and name the variable.
+func TestMissingVariables(t *testing.T) {
+	required := []string{"GOOGLE_CLOUD_PROJECT", "TASKS_QUEUE", "SERVICE_URL", "PORT"}
+	for service, required := range map[string][]string{
+		"first": required, "service": append(slices.Clip(required), "TASKS_SERVICE_ACCOUNT"),
+	} {
+		program := filepath.Join(t.TempDir(), service)
+		if out, err := exec.Command("go", "build", "-o", program, "../examples/"+service).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, missing := range required {
+			c := exec.CommandContext(t.Context(), program)
+			// Nobody listens at the emulators' port.
+			c.Env = []string{"DATASTORE_EMULATOR_HOST=127.0.0.1:1", "CLOUD_TASKS_EMULATOR_HOST=127.0.0.1:1"}
+			for _, name := range required {
+				if name != missing {
+					c.Env = append(c.Env, name+"=x")
+				}
+			}
+			if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), missing+" is not set") {
+				t.Errorf("%s without %s: %v, %s", service, missing, err, out)
+			}
+		}
+	}
+}
+
 // TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
 // would.
 func TestReadmeProgram(t *testing.T) {

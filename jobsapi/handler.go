@@ -492,7 +492,8 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, operator.BadRequest(fmt.Sprintf("unknown parameter %q: have %q", name, known))
+			have := cmp.Or(strings.Join(known, ", "), "none")
+			return nil, operator.BadRequest(fmt.Sprintf("unknown parameter %q: have %s", name, have))
 		}
 		if len(values) > 1 {
 			return nil, operator.BadRequest(fmt.Sprintf("the parameter %q has several values: send one", name))
@@ -516,8 +517,8 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		}
 		if code == http.StatusInternalServerError {
 			id := requestID()
-			s.log.ErrorContext(r.Context(), "request failed", "request", id, "path", stranger.Shown(r.URL.Path),
-				"error", err)
+			s.log.Log(r.Context(), operator.FailureLevel(r), "request failed", "request", id,
+				"path", stranger.Shown(r.URL.Path), "error", err)
 			w.Header().Set("X-Request-Id", id)
 			body = failure{Request: id, Error: fmt.Sprintf("the request failed: %s; the service's log says more, in "+
 				"the line of request %s", operator.SafeCause(err), id)}

@@ -399,6 +399,18 @@ func TestFailedRequest(t *testing.T) {
 	}
 }
 
+// TestClientGone sends a request whose client has gone. That is no error of the service.
+func TestClientGone(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/jobs/spring", nil))
+	if log := o.log.String(); strings.Contains(log, "ERROR") || !strings.Contains(log, "INFO") {
+		t.Errorf("the log has %q", log)
+	}
+}
+
 // TestUnknownNumbers lists a running job. Its record does not have all numbers, and the list must
 // show unknown numbers as -1.
 func TestUnknownNumbers(t *testing.T) {

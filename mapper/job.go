@@ -59,7 +59,7 @@ const (
 	// busy, but the job has less than a fifth of its earlier speed.
 	PhaseSlowed Phase = "slowed"
 	// PhaseRetrying means that all remaining entities and pages have failed before, and wait for
-	// their next attempts.
+	// their next attempts, or that [Job.Retry] looks for the failures.
 	PhaseRetrying Phase = "retrying"
 	// PhaseStuck means that the job's tasks can't be delivered or carried out.
 	PhaseStuck Phase = "stuck"

@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/api/option"
@@ -26,8 +27,13 @@ func NewClientWithDatabase(
 	if database == "(default)" {
 		database = datastore.DefaultDatabaseID
 	}
-	return datastore.NewClientWithDatabase(ctx, project, database,
+	client, err := datastore.NewClientWithDatabase(ctx, project, database,
 		append(opts[:len(opts):len(opts)], ClientOption())...)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: no client of Datastore for the project %q: %w (to call an emulator, set "+
+			"DATASTORE_EMULATOR_HOST)", project, err)
+	}
+	return client, nil
 }
 
 // ClientOption is the option that a Datastore client needs for an [Engine]. [NewClient] sets it,

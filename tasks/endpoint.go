@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -16,13 +17,16 @@ const emulatorHost = "CLOUD_TASKS_EMULATOR_HOST"
 // is set, such as to "127.0.0.1:8123", the client calls the emulator at that address. Google's Go
 // client has such a variable for Datastore (DATASTORE_EMULATOR_HOST), but none for Cloud Tasks.
 func NewClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
-	host := os.Getenv(emulatorHost)
-	if host == "" {
-		return cloudtasks.NewClient(ctx, opts...)
+	if host := os.Getenv(emulatorHost); host != "" {
+		opts = append([]option.ClientOption{
+			option.WithEndpoint("passthrough:///" + host),
+			option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		}, opts...)
 	}
-	return cloudtasks.NewClient(ctx, append([]option.ClientOption{
-		option.WithEndpoint("passthrough:///" + host),
-		option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-	}, opts...)...)
+	client, err := cloudtasks.NewClient(ctx, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("tasks: no client of Cloud Tasks: %w (to call an emulator, set %s)", err, emulatorHost)
+	}
+	return client, nil
 }

@@ -38,7 +38,7 @@ func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*dat
 	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id,
 		append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
 	if err != nil {
-		return nil, fmt.Errorf("datastore: %w; set its project by --project, $DATASTORE_PROJECT_ID or "+
+		return nil, fmt.Errorf("%w; set its project by --project, $DATASTORE_PROJECT_ID or "+
 			"$GOOGLE_CLOUD_PROJECT", err)
 	}
 	return client, nil

@@ -39,8 +39,7 @@ func newFailures() *cobra.Command {
 			return format.write(c.OutOrStdout(), failures)
 		}
 		if len(failures) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
-			return err
+			return noFailures(c, &s, args[0])
 		}
 		lines := [][]string{{"KEY", "ATTEMPTS", "LAST", "ERROR"}}
 		for _, f := range failures {
@@ -58,6 +57,24 @@ func newFailures() *cobra.Command {
 	return c
 }
 
+// noFailures prints why no failures of a job are listed.
+func noFailures(c *cobra.Command, s *service, id string) error {
+	var status struct {
+		Failures  int64
+		CleanedUp bool `json:"cleaned_up"`
+	}
+	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, &status); err != nil {
+		return err
+	}
+	says := "There are no failures."
+	if status.CleanedUp && status.Failures > 0 {
+		says = fmt.Sprintf("A clean-up has deleted the list of failures. Their number was %s.",
+			operator.Grouped(status.Failures))
+	}
+	_, err := fmt.Fprintln(c.OutOrStdout(), says)
+	return err
+}
+
 // causes prints the failures of a job in groups with the same cause.
 func causes(c *cobra.Command, s *service, id string, format *output) error {
 	var answer struct{ Causes []mapper.FailureCause }
@@ -68,8 +85,7 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 		return format.write(c.OutOrStdout(), append([]mapper.FailureCause{}, answer.Causes...))
 	}
 	if len(answer.Causes) == 0 {
-		_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
-		return err
+		return noFailures(c, s, id)
 	}
 	lines := [][]string{{"FAILURES", "CAUSE ID", "CAUSE", "FOR INSTANCE"}}
 	for _, cause := range answer.Causes {

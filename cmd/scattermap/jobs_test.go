@@ -255,7 +255,7 @@ func TestJobs(t *testing.T) {
 		{"start touch --kind Account --id few --share 2.5% -w", "", 0, "few: succeeded"},
 		{"describe few", "", 0, `"value":"0-2500/100000"`},
 		{"start touch --kind Account --id most --except 2.5% -w", "", 0, "most: succeeded, 1,7"},
-		{"start touch --kind Account --share 1", "", 2, `"1" is none from 0.1% to 99.9%`},
+		{"start touch --kind Account --share 1", "", 2, `"1" has to be from 0.1% to 99.9%`},
 		{"start touch --kind Account --share 1% --except 1%", "", 2, "contradict"},
 		{"start touch --kind Account --id touched -w", "", 0, "touched: succeeded, 1,800"},
 		{"describe touched", "", 0, "1,800 entities, 1,800 of them written"},
@@ -311,6 +311,7 @@ func TestNoService(t *testing.T) {
 		"something else":  {other.URL, "good", exitError, []string{"not a service of scattermap"}},
 		"no instance": {full.URL, "good", exitError,
 			[]string{"no instance of the service", "429 Too Many Requests: Rate exceeded."}},
+		"its jobs":     {url + "/jobs/", "good", exitUsage, []string{"leave out /jobs"}},
 		"another path": {missing.URL, "good", exitError, []string{"404", "$SCATTERMAP_SERVICE"}},
 	} {
 		t.Setenv("SCATTERMAP_SERVICE", c.service)
@@ -370,10 +371,42 @@ func TestNoService(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d, and %q in %s", line, code, exitError, want, errs)
 		}
 	}
+	if _, errs, _ := command(t, "", "--verson"); strings.Count(errs, "scattermap:") != 1 {
+		t.Errorf("--verson: the command names itself twice: %s", errs)
+	}
+	if out, errs, code := command(t, "", "--version"); code != 0 || !strings.HasPrefix(out, "scattermap version ") {
+		t.Errorf("--version: exit code %d, %s%s", code, out, errs)
+	}
 	t.Setenv("SCATTERMAP_TOKEN", "")
 	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command",
 		"false"); code != exitError || !strings.Contains(errs, "--token-command") {
 		t.Errorf("no token: %d %s", code, errs)
+	}
+}
+
+// TestFailuresGone lists the failures of a job after a clean-up has deleted them. The command must
+// not say that there were none.
+func TestFailuresGone(t *testing.T) {
+	newService(t, 100)
+	broken.Store(true)
+	t.Cleanup(func() { broken.Store(false) })
+	for _, line := range []string{
+		"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring --failure-limit -1 --watch",
+		"clean-up spring --yes --failures",
+	} {
+		command(t, "", words(line)...)
+	}
+	for { // until the last failure is deleted, or the test times out
+		if out, _, _ := command(t, "", "failures", "spring", "-o", "json"); out == "[]\n" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, line := range []string{"failures spring", "failures spring --by-cause"} {
+		const want = "A clean-up has deleted the list of failures. Their number was 10.\n"
+		if out, errs, _ := command(t, "", words(line)...); out != want {
+			t.Errorf("%s: %q, want %q; %s", line, out, want, errs)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -90,7 +91,10 @@ with your own permissions.
 
 Exit codes: 0 success; 1 an error; 2 a wrong flag or argument; 3 the watched job failed, was
 aborted or paused, or left failures.`,
-		SilenceUsage: true, SilenceErrors: true,
+		Version: "unknown", SilenceUsage: true, SilenceErrors: true,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		root.Version = info.Main.Version
 	}
 	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
 		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
@@ -111,7 +115,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if number := negative.FindStringSubmatch(err.Error()); number != nil {
 			return usageError(fmt.Errorf("%s: %q is negative, and a number has to be at least 0", c.Name(), number[1]))
 		}
-		return usageError(fmt.Errorf("%s: %w (%s --help lists the flags)", c.Name(), err, c.CommandPath()))
+		err = fmt.Errorf("%w (%s --help lists the flags)", err, c.CommandPath())
+		if c.HasParent() {
+			err = fmt.Errorf("%s: %w", c.Name(), err)
+		}
+		return usageError(err)
 	})
 	ran, err := root.ExecuteContextC(ctx)
 	err = inFlags(ran, err)

@@ -228,6 +228,9 @@ func (s *service) base() (*url.URL, error) {
 		u.Fragment != "" || u.User != nil {
 		return nil, usageError(fmt.Errorf("the service is %q, it has to be an http or https URL", s.address))
 	}
+	if strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/jobs") {
+		return nil, usageError(fmt.Errorf("the service is %q: leave out /jobs, and what follows it", s.address))
+	}
 	return u, nil
 }
 

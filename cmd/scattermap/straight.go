@@ -72,7 +72,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	}
 	queues, err := tasks.NewClient(ctx)
 	if err != nil {
-		return fmt.Errorf("cloud tasks: %w", err)
+		return err
 	}
 	queue, err := tasks.NewQueue(queues, st.queue, target,
 		&tasks.Options{ServiceAccount: st.sender, InsecureSkipVerify: true})

@@ -48,7 +48,9 @@ func startCredit(ctx context.Context, engine *mapper.Engine) (*mapper.Job, error
 
 func main() {
 	ctx := context.Background()
-	client, err := mapper.NewClient(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT"))
+	service, port := env("SERVICE_URL"), env("PORT")
+	queueName := env("TASKS_QUEUE")
+	client, err := mapper.NewClient(ctx, env("GOOGLE_CLOUD_PROJECT"))
 	check(err)
 	if host := os.Getenv("DATASTORE_EMULATOR_HOST"); host != "" { // an account to try the job on
 		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -60,8 +62,7 @@ func main() {
 	}
 	taskClient, err := tasks.NewClient(ctx)
 	check(err)
-	url := os.Getenv("SERVICE_URL") + "/mapper/"
-	queue, err := tasks.NewQueue(taskClient, os.Getenv("TASKS_QUEUE"), url, &tasks.Options{
+	queue, err := tasks.NewQueue(taskClient, queueName, service+"/mapper/", &tasks.Options{
 		ServiceAccount:     os.Getenv("TASKS_SERVICE_ACCOUNT"),
 		InsecureSkipVerify: os.Getenv("CLOUD_TASKS_EMULATOR_HOST") != "", // its tasks carry no tokens
 	})
@@ -85,8 +86,17 @@ func main() {
 			log.Print(err)
 		}
 	})
-	log.Print("serving at ", os.Getenv("SERVICE_URL"))
-	log.Fatal(http.ListenAndServe(":"+os.Getenv("PORT"), nil))
+	log.Print("serving at ", service)
+	log.Fatal(http.ListenAndServe(":"+port, nil))
+}
+
+// env returns the value of an environment variable. It ends the process if the variable is not set.
+func env(name string) string {
+	value := os.Getenv(name)
+	if value == "" {
+		log.Fatalf("the environment variable %s is not set", name)
+	}
+	return value
 }
 
 func check(err error) {

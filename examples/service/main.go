@@ -16,6 +16,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -47,7 +48,7 @@ var AddCredit = mapper.Update("add-credit", func(ctx context.Context, a *mapper.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	project, url := os.Getenv("GOOGLE_CLOUD_PROJECT"), os.Getenv("SERVICE_URL")
+	project, url, port := env("GOOGLE_CLOUD_PROJECT"), env("SERVICE_URL"), env("PORT")
 	log := slog.New(cloudlog.NewHandler(os.Stderr, &cloudlog.Options{Project: project}))
 	slog.SetDefault(log)
 
@@ -55,8 +56,8 @@ func main() {
 	check(err)
 	taskClient, err := tasks.NewClient(ctx)
 	check(err)
-	queue, err := tasks.NewQueue(taskClient, os.Getenv("TASKS_QUEUE"), url+"/mapper/", &tasks.Options{
-		ServiceAccount:     os.Getenv("TASKS_SERVICE_ACCOUNT"), // the account whose tokens the tasks carry
+	queue, err := tasks.NewQueue(taskClient, env("TASKS_QUEUE"), url+"/mapper/", &tasks.Options{
+		ServiceAccount:     env("TASKS_SERVICE_ACCOUNT"), // the account whose tokens the tasks carry
 		Audience:           url,
 		InsecureSkipVerify: true, // Cloud Run has verified the token
 	})
@@ -79,7 +80,7 @@ func main() {
 		}
 	})
 	http.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: auth.Claimed, Logger: log}))
-	server := &http.Server{Addr: ":" + os.Getenv("PORT"), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.ListenAndServe(); err != http.ErrServerClosed {
 			check(err)
@@ -91,6 +92,15 @@ func main() {
 	defer cancel()
 	check(engine.Drain(limited))
 	check(server.Shutdown(limited))
+}
+
+// env returns the value of an environment variable. It ends the process if the variable is not set.
+func env(name string) string {
+	value := os.Getenv(name)
+	if value == "" {
+		check(fmt.Errorf("the environment variable %s is not set", name))
+	}
+	return value
 }
 
 // check logs an error and ends the process.

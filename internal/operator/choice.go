@@ -86,7 +86,7 @@ func AddShare(q *mapper.Query, share, except string) error {
 	percent, err := strconv.ParseFloat(number, 64)
 	if parts := math.Round(percent * 1000); !ok || err != nil || !(parts >= 100 && parts <= 99_900) ||
 		math.Abs(parts-percent*1000) > 1e-6 {
-		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
+		return fmt.Errorf("the share %q has to be from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
 	}
 	parts := int64(math.Round(percent * 1000))
 	f := mapper.Share(0, parts, 100_000)

@@ -79,6 +79,15 @@ func Code(err error) int {
 	return http.StatusInternalServerError
 }
 
+// FailureLevel returns the level at which the log has the failure of a request: an error, unless the
+// sender has gone and waits for no answer any more.
+func FailureLevel(r *http.Request) slog.Level {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		return slog.LevelInfo
+	}
+	return slog.LevelError
+}
+
 // SafeCause returns the reason why a request failed, as a text for its sender. The text has no data
 // of an entity, and no message of the database.
 func SafeCause(err error) string {

@@ -351,13 +351,13 @@ func TestMistypedKind(t *testing.T) {
 		put("User", "")
 		put("Guest", "n")
 		for want, q := range map[string]mapper.Query{
-			`the kind "Usr" has no entities in the namespace ""`:   {Kind: "Usr"},
-			`the kind "User" has no entities in the namespace "n"`: {Kind: "User", Namespace: "n"},
+			`the kind "Usr" has no entities in the default namespace: check`: {Kind: "Usr"},
+			`the kind "User" has no entities in the namespace "n"`:           {Kind: "User", Namespace: "n"},
 			`the kind "Geust" has no entities in the namespace "n"`: {Kinds: []string{"Guest", "Geust"},
 				Namespace: "n"},
 			`the kind "Geust" has no entities in any of the query's namespaces`: {Kinds: []string{"Guest", "Geust",
 				"User"}, AllNamespaces: true},
-			`the kind "User" has no entities in any of the query's namespaces: if`: {Kind: "User",
+			`the kind "User" has no entities in any of the query's namespaces: check`: {Kind: "User",
 				Namespaces: []string{"n", "m"}},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -416,6 +417,30 @@ func TestNewRefusesPlainClients(t *testing.T) {
 		}
 		if used := e.Usage().Sub(before).Reads; used != 0 {
 			t.Errorf("%s: %d reads", name, used)
+		}
+	}
+}
+
+// TestNoClient makes clients without a project and without credentials. The errors must name the
+// service, and the variable that makes the client call an emulator.
+func TestNoClient(t *testing.T) {
+	for _, name := range []string{"DATASTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST", "DATASTORE_PROJECT_ID"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "none.json"))
+	_, project := mapper.NewClient(t.Context(), "")
+	_, credentials := mapper.NewClient(t.Context(), "test")
+	_, queues := tasks.NewClient(t.Context())
+	for name, c := range map[string]struct {
+		err         error
+		says, hints string
+	}{
+		"no project":                 {project, `Datastore for the project ""`, "DATASTORE_EMULATOR_HOST"},
+		"no credentials":             {credentials, `Datastore for the project "test"`, "DATASTORE_EMULATOR_HOST"},
+		"no credentials of a client": {queues, "Cloud Tasks", "CLOUD_TASKS_EMULATOR_HOST"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.says) || !strings.Contains(c.err.Error(), c.hints) {
+			t.Errorf("%s: %v", name, c.err)
 		}
 	}
 }

@@ -78,7 +78,8 @@ func (l Look) phase(rate float64) (Phase, string) {
 	trouble := cmp.Or(j.Error, j.Trouble)
 	s := l.Totals.Sample
 	if s == nil || len(s.Open) == 0 && l.Totals.Pending == 0 {
-		return Finishing, cmp.Or(trouble, "all entities are done, and the records are added up")
+		p, why := l.phaseAtEnd()
+		return p, cmp.Or(trouble, why)
 	}
 	idle := l.idle()
 	if l.Queue.Waits && l.sinceDue() > slowStart && idle > max(2*slowStart, 2*l.slowestPage()) {
@@ -113,6 +114,15 @@ func (l Look) phase(rate float64) (Phase, string) {
 		return Slowed, cmp.Or(trouble, slower)
 	}
 	return Processing, cmp.Or(trouble, says)
+}
+
+// phaseAtEnd returns the phase of a running job without pending ranges, and a text that says why it
+// has not ended.
+func (l Look) phaseAtEnd() (Phase, string) {
+	if l.Job.Retrying {
+		return Retrying, "the failed entities are looked up"
+	}
+	return Finishing, "all entities are done, and the records are added up"
 }
 
 // givesWay returns a text for people if the job currently gives way to other clients of the

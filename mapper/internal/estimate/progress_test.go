@@ -3,6 +3,7 @@ package estimate
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,14 @@ func open(n int64, exact bool) *record.Range {
 func alone(attempts int64, wait time.Duration) *record.Range {
 	return &record.Range{State: record.Pending, Alone: true, Estimate: 1, Refusals: attempts,
 		NotBefore: noon.Add(wait), Start: keyspace.At(datastore.IDKey("K", 1, nil))}
+}
+
+// again returns the record of a range with one entity that was retried, and is done. If its last
+// attempt has failed, failed is the ID of the job.
+func again(failed string) *record.Range {
+	r := page(1, 5*time.Second)
+	r.Alone, r.Failed = true, failed
+	return r
 }
 
 // lookAt returns the facts (a Look) about a job with these records. It was started ten minutes ago,
@@ -107,6 +116,10 @@ func TestTimeLeft(t *testing.T) {
 	queued.Queue = Queue{Waits: true, Others: 2}
 	queued.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
+	ten := with(alone(1, time.Second), alone(1, time.Second), alone(1, 2*time.Second))
+	ten.Job.Attempts = 10
+	refused := open(10, true)
+	refused.NotBefore, refused.LaterFrom = noon.Add(5*time.Second), noon.Add(-time.Second)
 	for _, c := range []struct {
 		name               string
 		look               Look
@@ -116,13 +129,25 @@ func TestTimeLeft(t *testing.T) {
 		{"a minute of work, by 1.7 more or less", with(open(600, true)), 35294 * time.Millisecond,
 			60500 * time.Millisecond, 104 * time.Second},
 		{"all are done", with(), 0, time.Second, 2 * time.Second},
+		{"an entity has succeeded in its second attempt, and others will, too", with(again(""), open(600, true)),
+			35294 * time.Millisecond, 60500 * time.Millisecond, 189 * time.Second},
+		{"three have failed all attempts, and others will, too", with(again("j"), again("j"), again("j"),
+			open(600, true)), 103294 * time.Millisecond, 145500 * time.Millisecond, 189 * time.Second},
 		{"an entity waits for its last attempt", with(alone(4, time.Minute)), time.Minute, 60500 * time.Millisecond,
 			62 * time.Second},
 		{"an entity waits for its second attempt, and may wait for three more", with(alone(1, time.Second)),
 			time.Second, 1500 * time.Millisecond, 87 * time.Second},
-		{"four wait, and one of them will fail again", with(alone(1, time.Second), alone(1, time.Second),
-			alone(1, time.Second), alone(1, time.Second)), 76500 * time.Millisecond, 85500 * time.Millisecond,
+		{"ten wait for their second attempt, and one of them will fail all attempts", with(slices.Repeat(
+			[]*record.Range{alone(1, time.Second)}, 10)...), 76500 * time.Millisecond, 85500 * time.Millisecond,
 			87 * time.Second},
+		{"three wait for their second attempt of ten, and will probably succeed", ten, 2 * time.Second,
+			2500 * time.Millisecond, 74 * time.Minute},
+		{"two have failed three times, and will probably fail again", with(alone(3, time.Second),
+			alone(3, time.Second)), time.Second, 65500 * time.Millisecond, 67 * time.Second},
+		{"ranges that a service has refused for now", with(refused, refused, refused, refused), 5 * time.Second,
+			5500 * time.Millisecond, 92 * time.Second},
+		{"four wait, and one of them will fail again", with(alone(1, time.Second), alone(1, time.Second),
+			alone(1, time.Second), alone(1, time.Second)), time.Second, 85500 * time.Millisecond, 87 * time.Second},
 		{"others have most of the workers: the rate of the last minutes counts", queued, 235294 * time.Millisecond,
 			400500 * time.Millisecond, 682 * time.Second},
 		{"it is paused", paused, -1, -1, -1},
@@ -230,6 +255,7 @@ func TestPhases(t *testing.T) {
 		{job(rate, open(10, true), page(5, time.Second)), Processing, "it keeps to its rate of 2 entities a second"},
 		{job(func(l *Look) { l.Job.Trouble = "the API is down" }, open(10, true), lately), Processing,
 			"the API is down"},
+		{job(func(l *Look) { l.Job.Retrying = true }, lately), Retrying, "the failed entities are looked up"},
 		{job(func(*Look) {}, lately), Finishing, "all entities are done, and the records are added up"},
 		{job(pausedBy("ann@example.com", time.Second), open(10, true), lately), Draining,
 			"paused by ann@example.com; pages that are under way finish within 20s"},

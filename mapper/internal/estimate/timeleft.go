@@ -36,10 +36,13 @@ func (s *State) timeLeft(l Look) {
 	}
 	// Some of the remaining entities will also fail an attempt, and wait for the next one.
 	if f := l.failing(s, sample); f > 0 {
-		work.about += time.Duration(min(1, f) * float64(waits.path))
 		work.most += waits.path
-		if f > 3 {
+		switch none := math.Pow(1-waits.hopeless, f); {
+		case none < 0.1:
 			work.least += waits.path * 8 / 10
+			work.about += waits.path
+		case none < 0.5:
+			work.about += waits.path
 		}
 	}
 	s.TimeLeftMin = max(work.least, waits.least).Round(time.Millisecond)
@@ -56,7 +59,8 @@ const ending = time.Second
 type span struct {
 	least, about, most time.Duration
 
-	path time.Duration // how long an entity waits in total if all of its attempts fail
+	path     time.Duration // how long an entity waits in total if all of its attempts fail
+	hopeless float64       // the probability that an entity which has failed once fails all attempts
 }
 
 // margin is the factor by which the estimated time for the remaining entities may be too short or
@@ -190,8 +194,8 @@ func (l Look) failing(s *State, sample *record.Sample) float64 {
 
 // waiting estimates how long failed entities and pages still wait for their next attempts. The
 // lower bound is the time until the last of these attempts is due. The upper bound assumes that all
-// attempts fail, and includes the waits between them. If most retried entities have failed all
-// their attempts so far, the estimate is the upper bound.
+// attempts fail, and includes the waits between them. If it is likely that one of the ranges fails
+// all its attempts, the estimate is the upper bound. A service's refusal is no failed attempt.
 func (l Look) waiting(s *record.Sample) (w span) {
 	backoff := l.Job.Backoff()
 	gone, failed := 0, 0
@@ -206,10 +210,13 @@ func (l Look) waiting(s *record.Sample) (w span) {
 	for n := int64(1); n < backoff.Attempts; n++ {
 		w.path += backoff.Delay(n)
 	}
-	// The estimated probability that an entity fails all attempts.
-	hopeless := float64(failed+1) / float64(gone+2)
-	// The probability that no entity does.
-	none := 1.0
+	// The more attempts have failed, the likelier the others fail, too. The entities that have ended
+	// say how likely it is in this job.
+	hopeless := func(failures int64) float64 {
+		return (float64(failed) + float64(failures+1)/float64(backoff.Attempts+1)) / float64(gone+1)
+	}
+	w.hopeless = hopeless(1)
+	none := 1.0 // the probability that no range fails all its attempts
 	for _, r := range s.Open {
 		failures := r.RefusalsIn(l.Job)
 		if failures == 0 && !r.NotBefore.After(l.Now) {
@@ -220,7 +227,9 @@ func (l Look) waiting(s *record.Sample) (w span) {
 		for n := failures + 1; n < backoff.Attempts; n++ {
 			all += backoff.Delay(n)
 		}
-		none *= 1 - hopeless
+		if failures > 0 {
+			none *= 1 - hopeless(failures)
+		}
 		w.least, w.most = max(w.least, next), max(w.most, all)
 	}
 	switch w.about = w.least; {

@@ -151,7 +151,7 @@ func TestErasureCalls(t *testing.T) {
 }
 
 // oneRemains is a part of the error of a search that has found one record.
-const oneRemains = "1 jobs and records remain"
+const oneRemains = "records that remain to be checked: 1"
 
 // left returns a check that n records of a kind are left.
 func left(kind string, n int) func(*trialWorld) bool {
@@ -208,7 +208,7 @@ var erasures = []struct {
 		w.stored(j, func(j *record.Job) { j.Drafted = true })
 	}, first: oneRemains, check: left(record.DraftKind, 0)},
 	{name: "records of a deleted job", put: func(w *trialWorld) { w.orphans("gone") },
-		first: "4 jobs and records remain", check: func(w *trialWorld) bool {
+		first: "records that remain to be checked: 4", check: func(w *trialWorld) bool {
 			return w.count(record.RangeKind)+w.count(record.BatchKind)+w.count(record.DraftKind) == 0
 		}},
 	{name: "a batch of a deleted job", put: func(w *trialWorld) {
@@ -223,7 +223,7 @@ var erasures = []struct {
 		j := w.NewJob("ann-lee", "m")
 		w.Begin(j)
 		w.passes(5 * time.Minute)
-	}, first: "2 jobs and records remain", check: func(w *trialWorld) bool {
+	}, first: "records that remain to be checked: 2", check: func(w *trialWorld) bool {
 		_, err := w.Store.LoadJob(w.Context(), record.Ref{ID: "ann-lee"})
 		return errors.Is(err, record.ErrNoSuchJob) && w.count(record.SlotKind) == 0
 	}},
@@ -256,7 +256,8 @@ var erasures = []struct {
 	{name: "a schedule whose last run is there", put: func(w *trialWorld) {
 		w.ended("ann-lee", nil)
 		w.put(record.ScheduleKey("s"), &record.Schedule{Run: "ann-lee"})
-	}, first: "2 jobs and records remain", check: func(w *trialWorld) bool { return w.schedule("s").Run == "" }},
+	}, first: "records that remain to be checked: 2",
+		check: func(w *trialWorld) bool { return w.schedule("s").Run == "" }},
 	{name: "a waiting tick", put: func(w *trialWorld) {
 		w.put(record.ScheduleKey("s"), &record.Schedule{Queued: []byte(`{"params":{"who":"ann-lee"}}`),
 			Waits: time.Now()})

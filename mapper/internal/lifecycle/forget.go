@@ -93,7 +93,7 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 		}
 	}
 	if n := waits + l.waits + len(l.orphans); n > 0 {
-		return nil, fmt.Errorf("%w: %d jobs and records remain to be checked", ErrWaits, n)
+		return nil, fmt.Errorf("%w: number of jobs and records that remain to be checked: %d", ErrWaits, n)
 	}
 	return l.looked, nil
 }

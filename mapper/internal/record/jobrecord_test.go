@@ -144,8 +144,9 @@ func TestCheckState(t *testing.T) {
 			t.Errorf("%q: %v", state, err)
 		}
 	}
-	if CheckState("runs") == nil {
-		t.Error("another text is a state")
+	const want = `there is no state "runs": have running, paused, succeeded, succeeded with failures, failed, aborted`
+	if err := CheckState("runs"); err == nil || err.Error() != want {
+		t.Errorf("another text: %v, want %v", err, want)
 	}
 }
 

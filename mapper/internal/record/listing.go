@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -79,5 +80,9 @@ func CheckState(state JobState) error {
 	if state == "" || slices.Contains(states, state) {
 		return nil
 	}
-	return fmt.Errorf("there is no state %q: a job is one of %q", state, states)
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return fmt.Errorf("there is no state %q: have %s", state, strings.Join(names, ", "))
 }

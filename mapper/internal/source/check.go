@@ -37,12 +37,14 @@ func (src Source) checkKinds(ctx context.Context, q query.Query) error {
 			return err
 		}
 		if !found {
-			where := fmt.Sprintf("in the namespace %q", q.Namespace)
+			where := "in the default namespace"
 			if len(q.Namespaces) > 0 || q.AllNamespaces {
 				where = "in any of the query's namespaces"
+			} else if q.Namespace != "" {
+				where = fmt.Sprintf("in the namespace %q", q.Namespace)
 			}
-			return setting.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, "+
-				"set StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
+			return setting.Errorf("%w: the kind %q has no entities %s: check the kind, the project and the database; "+
+				"if there may be none, set StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
 		}
 	}
 	return nil

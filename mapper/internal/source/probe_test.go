@@ -30,7 +30,7 @@ func TestProbe(t *testing.T) {
 		{name: "a kind", q: in(query.Query{})},
 		{name: "all namespaces", q: query.Query{Kind: "K", AllNamespaces: true}},
 		{name: "a kind that has no entities", q: query.Query{Kind: "L", Namespace: "a"},
-			want: `the kind "L" has no entities in the namespace "a"`},
+			want: `the kind "L" has no entities in the namespace "a": check the kind, the project and the database`},
 		{name: "one that may have none", q: query.Query{Kind: "L", Namespace: "a"}, empty: true},
 		{name: "one of several", q: query.Query{Kinds: []string{"K", "L"}, AllNamespaces: true},
 			want: `the kind "L" has no entities in any`},

@@ -125,7 +125,7 @@ func Check(ctx context.Context, client *datastore.Client, job *record.Job) error
 		}
 	}
 	if fault.IsPermanent(err) || fault.IsFatal(err) {
-		return fmt.Errorf("%w: of the job's first page: %w", record.ErrState, err)
+		return fmt.Errorf("%w: its first page can't be undone: %w", record.ErrState, err)
 	}
 	return err
 }
@@ -151,8 +151,8 @@ var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and did not record what it wrote")
 	errNoVersions = errors.New("the database does not say which versions entities have")
-	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator " +
-		"does not")
+	errNoTime     = errors.New("the database does not say when an entity was written (Google's Datastore emulator " +
+		"never does)")
 	errChanged = errors.New("the page's record was changed after its commit, so the time of the commit is not known; " +
 		"or the database no longer has the state before it")
 )
