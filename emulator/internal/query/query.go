@@ -2,6 +2,7 @@ package query
 
 import (
 	"slices"
+	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
@@ -83,8 +84,16 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 		}
 		parsed.Limit = int(q.Limit.Value)
 	}
-	if parsed.anyOf, err = parseFilter(db, parsed.Namespace, q.Filter); err != nil {
+	var parts int
+	if parsed.anyOf, parts, err = parseFilter(db, parsed.Namespace, q.Filter); err != nil {
 		return nil, err
+	}
+	if err := checkParts(parts + len(q.Order)); err != nil {
+		return nil, err
+	}
+	if names := parsed.unequal(); len(names) > maxUnequal {
+		return nil, model.Invalid("The query contains %d distinct inequality fields: [%s]. A query may not have more "+
+			"than %d distinct inequality fields.", len(names), strings.Join(names, ", "), maxUnequal)
 	}
 	if err := parsed.parseProjection(q.Projection); err != nil {
 		return nil, err
@@ -218,25 +227,30 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	return nil
 }
 
+// unequal returns the names of the properties with inequalities, sorted.
+func (q *Query) unequal() []string {
+	var names []string
+	for _, c := range q.anyOf {
+		for _, iv := range c.between {
+			names = append(names, iv.property)
+		}
+		if c.ranged {
+			names = append(names, model.KeyProperty)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // implyOrders adds the orders that a query implies. First come the properties of inequalities,
 // sorted by name, or __key__ if only __key__ has an inequality. They get the direction of the last
 // explicit order, as in Google's Firestore emulator. Then come the projected properties, because
 // the index must contain their values.
 func (q *Query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
-	var implied []string
-	for _, c := range q.anyOf {
-		for _, iv := range c.between {
-			if !slices.Contains(implied, iv.property) && !q.ordered(iv.property) {
-				implied = append(implied, iv.property)
-			}
-		}
-	}
-	slices.Sort(implied)
-	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
-		return c.ranged
-	}) {
-		implied = []string{model.KeyProperty}
+	implied := slices.DeleteFunc(q.unequal(), q.ordered)
+	if len(q.orders) > 0 || len(implied) > 1 {
+		implied = slices.DeleteFunc(implied, func(name string) bool { return name == model.KeyProperty })
 	}
 	if !q.byScatter() {
 		for _, name := range implied {
