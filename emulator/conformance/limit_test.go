@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -94,6 +95,30 @@ var limitCases = []conformanceCase{
 		want: "InvalidArgument"},
 	{name: "inequality with a blob above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_GREATER_THAN,
 		[]byte(long)), want: "InvalidArgument"},
+	{name: "filter by a time before the year 1", doc: "times are from the years 1 to 9999",
+		run: filtering(pb.PropertyFilter_LESS_THAN, zeroTime.AddDate(-1, 0, 0)), want: "InvalidArgument"},
+	{name: "filter by a point beyond the pole", doc: "a latitude is in [-90, 90]",
+		run: filtering(pb.PropertyFilter_EQUAL, &pb.Value{ValueType: &pb.Value_GeoPointValue{
+			GeoPointValue: &latlng.LatLng{Latitude: 91}}}), want: "InvalidArgument"},
+	{name: "filter by a value of an unknown meaning", doc: "is refused, as in an entity",
+		run: filtering(pb.PropertyFilter_EQUAL, ofMeaning(1, 99)), want: "InvalidArgument"},
+	{name: "filter by a result of a projection", doc: "is allowed",
+		run: filtering(pb.PropertyFilter_EQUAL, ofMeaning(1, 18)), want: "OK"},
+	{name: "long property names in a query", doc: "a name has at most 1,500 bytes", run: func(e *env) string {
+		name := &pb.PropertyReference{Name: long}
+		outcomes := ""
+		for _, q := range []*pb.Query{
+			{Filter: rawFilter(long, pb.PropertyFilter_EQUAL, 1)},
+			{Order: []*pb.PropertyOrder{{Property: name}}},
+			{Projection: []*pb.Projection{{Property: name}}},
+			{DistinctOn: []*pb.PropertyReference{name}},
+		} {
+			q.Kind = kindP
+			_, err := e.runQuery(q)
+			outcomes += outcome(err) + " "
+		}
+		return outcomes
+	}, want: strings.Repeat("InvalidArgument ", 4)},
 	{name: "filter by text of 1,500 bytes", doc: "is allowed", run: filtering(pb.PropertyFilter_EQUAL, fits),
 		want: "OK"},
 	{name: "entities 21 deep", doc: "are refused", run: writing("K", "a", "v", deepValue(21)), want: "InvalidArgument"},
@@ -259,6 +284,13 @@ func combining(n int, op pb.PropertyFilter_Operator, values int, more bool) func
 		_, err := e.runQuery(q)
 		return outcome(err)
 	}
+}
+
+// ofMeaning returns a value with a meaning.
+func ofMeaning(v any, meaning int32) *pb.Value {
+	m := value(v)
+	m.Meaning = meaning
+	return m
 }
 
 func rawFilter(property string, op pb.PropertyFilter_Operator, v any) *pb.Filter {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/model"
@@ -276,10 +277,10 @@ func union(a, b map[string]bool) map[string]bool {
 func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	name, op := f.GetProperty().GetName(), f.GetOp()
 	values := []*pb.Value{f.GetValue()}
-	switch {
-	case name == "":
-		return nil, model.Invalid("a filter names no property")
-	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
+	if err := model.CheckPropertyName(name); err != nil {
+		return nil, err
+	}
+	if op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN {
 		values = f.GetValue().GetArrayValue().GetValues()
 		if len(values) == 0 {
 			return nil, model.Invalid("%v requires an non-empty ArrayValue.", op)
@@ -401,15 +402,12 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
 			return "", model.Invalid("the filter on the property %q has no value, an array or an entity", property)
 		}
-		if err := model.CheckSize(property, max(len(v.GetStringValue()), len(v.GetBlobValue())), false); err != nil {
-			return "", err
+		v = proto.CloneOf(v) // the check changes values
+		if v.Meaning == model.ProjectionMeaning {
+			v.Meaning = 0
 		}
-		if k := v.GetKeyValue(); k != nil {
-			whole, err := p.db.ValueKey(k)
-			if err != nil {
-				return "", err
-			}
-			v = &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: whole}}
+		if err := p.db.CheckValue(property, v, 0, false); err != nil {
+			return "", err
 		}
 		return collate.Value(v), nil
 	}

@@ -124,11 +124,14 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
 		switch {
 		case name == model.KeyProperty:
 			q.KeysOnly = true
 			continue
-		case name == "" || model.Reserved(name):
+		case model.Reserved(name):
 			return model.Invalid("a projection can't have the property %q", name)
 		case slices.Contains(q.Projected, name):
 			return model.Invalid("the projection has the property %q twice", name)
@@ -165,9 +168,10 @@ func (q *Query) project(aggregated []string) error {
 func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 	for _, o := range orders {
 		name := o.GetProperty().GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
 		switch {
-		case name == "":
-			return model.Invalid("an order names no property")
 		case name == ScatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
 		case name != ScatterProperty && name != model.KeyProperty && model.Reserved(name):
@@ -202,8 +206,12 @@ func (q *Query) ordered(property string) bool {
 func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
-		switch name := p.GetName(); {
-		case name == "" || model.Reserved(name):
+		name := p.GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
+		switch {
+		case model.Reserved(name):
 			return model.Invalid("results can't be distinct on the property %q", name)
 		case slices.Contains(names, name):
 			return model.Invalid("results are distinct on the property %q twice", name)
