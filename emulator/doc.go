@@ -21,10 +21,11 @@
 // The Datastore is the whole google.datastore.v1 service, except vector search. It has structured
 // queries, GQL, aggregations, optimistic and pessimistic transactions, and reads as of any time in
 // the last hour. It enforces the limits of production. On request it also requires composite
-// indexes. A query finds its results in an index and never scans a kind.
+// indexes. A query finds its results in an index and never scans a kind. The admin API, such as
+// exports, is not served.
 //
-// Cloud Tasks is the whole google.cloud.tasks.v2 service, except App Engine tasks and access
-// policies, which it refuses.
+// Cloud Tasks is the whole google.cloud.tasks.v2 service, except App Engine tasks, access policies
+// and encryption keys, which it refuses. The list of locations and beta versions are not served.
 //
 // The tests in the folder conformance compare the Datastore with Google's two emulators. Where
 // these differ from Google's documentation, this Datastore follows the documentation. Package

@@ -389,6 +389,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 	s := &service{
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),
+			withOrderedMaps(),
 			grpc.MaxRecvMsgSize(maxMessage),
 			// The Datastore client sends a ping every minute, even without a call.
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,

@@ -90,6 +90,10 @@ func TestRESTParameters(t *testing.T) {
 			t.Errorf("%s: %v", parameters, answer)
 		}
 	}
+	answer := r.want("GET", queue+"/tasks?$alt=json%3Benum-encoding%3Dint", "", 200)
+	if task := answer["tasks"].([]any)[0].(map[string]any); task["view"] != 1.0 {
+		t.Errorf("enums are numbers: %v", answer)
+	}
 	for i, mask := range []string{
 		"updateMask=rateLimits.maxConcurrentDispatches", "updateMask=rate_limits.max_concurrent_dispatches",
 		"update_mask=rate_limits.max_concurrent_dispatches,retry_config",

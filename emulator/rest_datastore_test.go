@@ -76,6 +76,8 @@ func TestDatastoreREST(t *testing.T) {
 		{"/v1/projects/p:lookup", `{"key": []}`, 400, `"INVALID_ARGUMENT"`},
 		{"/v1/projects/p:lookup", `{`, 400, `"INVALID_ARGUMENT"`},
 		{"/v1/projects/p:nothing", `{}`, 404, `"NOT_FOUND"`},
+		// Google's classic emulator has this path of the admin API.
+		{"/v1/projects/p:export", `{}`, 404, "serves google.datastore.v1.Datastore"},
 		{"/v1/projects/p", `{}`, 404, `"NOT_FOUND"`},
 	} {
 		if code, answer := post(t, e, c.path, asJSON, c.body); code != c.code ||

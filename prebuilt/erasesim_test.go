@@ -619,7 +619,8 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			}
 			// Ignore records that did not contain the text when the final search started: jobs that
 			// started later may have written them.
-			before, err := grep(ctx, s.past.WithReadOptions(datastore.ReadTime(c.Looked)), text, nil)
+			looked := datastore.ReadTime(c.Looked.Truncate(time.Microsecond))
+			before, err := grep(ctx, s.past.WithReadOptions(looked), text, nil)
 			if err != nil {
 				return err
 			}

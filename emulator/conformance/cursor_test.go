@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"cloud.google.com/go/datastore"
@@ -111,6 +112,12 @@ var cursorCases = []conformanceCase{
 		return names(resp)
 	}, want: "d e f g h i",
 		firestore: &difference{"a b c d e f g h i", "the Firestore emulator returns no cursor for what it skipped"}},
+	{name: "skipped results without others", doc: "the offset comes before the limit", run: func(e *env) string {
+		letters(e)
+		resp, err := e.runQuery(&pb.Query{Kind: kindP, Offset: 3, Limit: wrapperspb.Int32(0)})
+		e.must(err)
+		return fmt.Sprint(resp.Batch.SkippedResults, " skipped, ", resp.Batch.MoreResults)
+	}, want: "3 skipped, MORE_RESULTS_AFTER_LIMIT"},
 	{name: "end before the first", doc: "the end of nothing is an end", run: func(e *env) string {
 		letters(e)
 		resp, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(0)})

@@ -1,10 +1,12 @@
 package conformance
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -93,6 +95,30 @@ var limitCases = []conformanceCase{
 		want: "InvalidArgument"},
 	{name: "inequality with a blob above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_GREATER_THAN,
 		[]byte(long)), want: "InvalidArgument"},
+	{name: "filter by a time before the year 1", doc: "times are from the years 1 to 9999",
+		run: filtering(pb.PropertyFilter_LESS_THAN, zeroTime.AddDate(-1, 0, 0)), want: "InvalidArgument"},
+	{name: "filter by a point beyond the pole", doc: "a latitude is in [-90, 90]",
+		run: filtering(pb.PropertyFilter_EQUAL, &pb.Value{ValueType: &pb.Value_GeoPointValue{
+			GeoPointValue: &latlng.LatLng{Latitude: 91}}}), want: "InvalidArgument"},
+	{name: "filter by a value of an unknown meaning", doc: "is refused, as in an entity",
+		run: filtering(pb.PropertyFilter_EQUAL, ofMeaning(1, 99)), want: "InvalidArgument"},
+	{name: "filter by a result of a projection", doc: "is allowed",
+		run: filtering(pb.PropertyFilter_EQUAL, ofMeaning(1, 18)), want: "OK"},
+	{name: "long property names in a query", doc: "a name has at most 1,500 bytes", run: func(e *env) string {
+		name := &pb.PropertyReference{Name: long}
+		outcomes := ""
+		for _, q := range []*pb.Query{
+			{Filter: rawFilter(long, pb.PropertyFilter_EQUAL, 1)},
+			{Order: []*pb.PropertyOrder{{Property: name}}},
+			{Projection: []*pb.Projection{{Property: name}}},
+			{DistinctOn: []*pb.PropertyReference{name}},
+		} {
+			q.Kind = kindP
+			_, err := e.runQuery(q)
+			outcomes += outcome(err) + " "
+		}
+		return outcomes
+	}, want: strings.Repeat("InvalidArgument ", 4)},
 	{name: "filter by text of 1,500 bytes", doc: "is allowed", run: filtering(pb.PropertyFilter_EQUAL, fits),
 		want: "OK"},
 	{name: "entities 21 deep", doc: "are refused", run: writing("K", "a", "v", deepValue(21)), want: "InvalidArgument"},
@@ -163,6 +189,22 @@ var limitCases = []conformanceCase{
 		_, err := e.runQuery(&pb.Query{Kind: kindP, Offset: -1})
 		return outcome(err)
 	}, want: "InvalidArgument"},
+	{name: "100 filters", doc: "are allowed", run: combining(100, pb.PropertyFilter_EQUAL, 1, false), want: "OK"},
+	{name: "101 filters", doc: "filters, sort orders and an ancestor are at most 100 together",
+		run: combining(101, pb.PropertyFilter_EQUAL, 1, false), want: "InvalidArgument",
+		classic: &difference{"OK", lenient}},
+	{name: "98 filters, an order and an ancestor", doc: "are allowed",
+		run: combining(98, pb.PropertyFilter_EQUAL, 1, true), want: "OK"},
+	{name: "99 filters, an order and an ancestor", doc: "are 101 together",
+		run: combining(99, pb.PropertyFilter_EQUAL, 1, true), want: "InvalidArgument",
+		classic: &difference{"OK", lenient}},
+	{name: "72 filters, and one with 29 values", doc: "each value of an IN is a filter",
+		run: combining(73, pb.PropertyFilter_EQUAL, 29, false), want: "InvalidArgument"},
+	{name: "inequalities on 10 properties", doc: "are allowed",
+		run: combining(10, pb.PropertyFilter_GREATER_THAN, 1, false), want: "OK",
+		classic: &difference{"InvalidArgument", oneProperty}},
+	{name: "inequalities on 11 properties", doc: "a query has at most 10",
+		run: combining(11, pb.PropertyFilter_GREATER_THAN, 1, false), want: "InvalidArgument"},
 	{name: "two kinds", doc: "a query has one", run: func(e *env) string {
 		_, err := e.runQuery(&pb.Query{Kind: append(kindP, kindP...)})
 		return outcome(err)
@@ -215,6 +257,40 @@ func filtering(op pb.PropertyFilter_Operator, v any) func(*env) string {
 		_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: rawFilter("s", op, v)})
 		return outcome(err)
 	}
+}
+
+// combining returns a test case that runs a query with n filters on different properties. If values
+// is more than 1, the first filter is an IN with that number of values. If more is true, the query
+// also has an ancestor and an order.
+func combining(n int, op pb.PropertyFilter_Operator, values int, more bool) func(*env) string {
+	return func(e *env) string {
+		filters := make([]*pb.Filter, n)
+		for i := range filters {
+			filters[i] = rawFilter(fmt.Sprint("p", i), op, i)
+		}
+		if values > 1 {
+			either := make([]any, values)
+			for i := range either {
+				either[i] = i
+			}
+			filters[0] = rawFilter("p0", pb.PropertyFilter_IN, either)
+		}
+		q := &pb.Query{Kind: kindP}
+		if more {
+			filters = append(filters, rawFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, e.name("P", "a")))
+			orderedBy(q, "o", pb.PropertyOrder_ASCENDING)
+		}
+		q.Filter = both(filters...)
+		_, err := e.runQuery(q)
+		return outcome(err)
+	}
+}
+
+// ofMeaning returns a value with a meaning.
+func ofMeaning(v any, meaning int32) *pb.Value {
+	m := value(v)
+	m.Meaning = meaning
+	return m
 }
 
 func rawFilter(property string, op pb.PropertyFilter_Operator, v any) *pb.Filter {

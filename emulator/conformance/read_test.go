@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
@@ -41,6 +42,15 @@ var readCases = []conformanceCase{
 					Projection: []*pb.Projection{{Property: &pb.PropertyReference{Name: "x"}}}}}})
 		return outcome(err)
 	}, want: "InvalidArgument", classic: &difference{"OK", ignoresReadMasks}},
+	{name: "time in nanoseconds", doc: "a read time has the precision of microseconds", run: func(e *env) string {
+		e.put("P", "a")
+		at := atTime(time.Now())
+		at.GetReadTime().Nanos++
+		_, err := e.lookup(at, "P", "a")
+		_, err2 := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: at,
+			QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
+		return outcome(err) + " " + outcome(err2)
+	}, want: "InvalidArgument InvalidArgument"},
 	{name: "plan", doc: "explain without analyze returns the plan, and no results", run: func(e *env) string {
 		letters(e)
 		resp, err := e.raw.RunQuery(e.Context(),

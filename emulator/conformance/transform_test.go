@@ -204,6 +204,14 @@ var transformCases = []conformanceCase{
 		want: "InvalidArgument"}),
 	ignored(conformanceCase{name: "behind a backtick", doc: "only a dot can follow",
 		run: transforming(1, of("`a`b", increment(1))), want: "InvalidArgument"}),
+	ignored(conformanceCase{name: "of an entity and its property", doc: "are refused: the documentation is silent",
+		run: func(e *env) string {
+			m := upsert(e.name("K", "a"), nil)
+			m.PropertyTransforms = []*pb.PropertyTransform{of("v.x", increment(1)), of("v-w", increment(1)),
+				of("`v`", increment(1))}
+			_, err := e.commit(m)
+			return outcome(err)
+		}, want: "InvalidArgument"}),
 	{name: "500 of an entity", doc: "are allowed", run: transformed(500), want: "OK"},
 	func() conformanceCase {
 		c := ignored(conformanceCase{name: "501 of an entity", doc: "a commit has at most 500 transforms of an entity",

@@ -341,7 +341,7 @@ func TestReadTime(t *testing.T) {
 		}
 		keys = append(keys, key)
 	}
-	now := time.Now()
+	now := time.Now().Truncate(time.Microsecond) // Datastore refuses a higher precision
 	if err := s.DeleteMulti(ctx, keys[:3]); err != nil {
 		t.Fatal(err)
 	}

@@ -345,7 +345,7 @@ func TestVerifyEntities(t *testing.T) {
 			}
 			check("as it was", time.Time{}, 0)
 			time.Sleep(2 * time.Second)
-			before := time.Now().Truncate(time.Second)
+			before := time.Now().Truncate(time.Second).Add(time.Nanosecond) // Datastore allows microseconds only
 			time.Sleep(2 * time.Second)
 			if _, err := w.client.Put(t.Context(), datastore.NameKey("Account", "user-0000500-a", nil),
 				&members[3]); err != nil {

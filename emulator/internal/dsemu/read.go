@@ -76,6 +76,9 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 	if err := t.CheckValid(); err != nil {
 		return 0, model.Invalid("read_time: %v", err)
 	}
+	if t.Nanos%1000 != 0 {
+		return 0, model.Invalid("timestamp cannot have more than microseconds precision")
+	}
 	micros := t.AsTime().UnixMicro()
 	switch {
 	case micros > max(now.UnixMicro(), db.lastCommit):
@@ -172,6 +175,11 @@ func (db *database) runQuery(
 	var last, skipped query.Row
 	stopped := false
 	db.scanRows(q, view.at, func(r query.Row) bool {
+		if int(batch.SkippedResults) < q.Offset {
+			batch.SkippedResults++
+			last, skipped = r, r
+			return true
+		}
 		switch n := len(batch.EntityResults); {
 		case n == q.Limit:
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
@@ -183,11 +191,6 @@ func (db *database) runQuery(
 			return false
 		}
 		last = r
-		if int(batch.SkippedResults) < q.Offset {
-			batch.SkippedResults++
-			skipped = r
-			return true
-		}
 		result := q.Result(r)
 		if req.PropertyMask != nil && !q.KeysOnly {
 			if err = keepMasked(result, r.Version, req.PropertyMask.Paths); err != nil {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/proto"
@@ -19,6 +20,7 @@ const MaxTransforms = 500
 
 // CheckTransforms checks the parts of transforms that do not depend on the stored entity.
 func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) error {
+	var paths [][]string
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())
 		if err != nil {
@@ -27,6 +29,7 @@ func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) erro
 		if slices.ContainsFunc(names, model.Reserved) {
 			return model.Invalid("a transform can't be of the property %s", t.Property)
 		}
+		paths = append(paths, names)
 		switch op := t.TransformType.(type) {
 		case *pb.PropertyTransform_SetToServerValue:
 			if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
@@ -47,6 +50,21 @@ func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) erro
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return checkNested(paths)
+}
+
+// checkNested returns an error if one of the paths of transforms leads to an entity, and another one
+// to a property inside it. Google's Firestore emulator does the same.
+func checkNested(paths [][]string) error {
+	slices.SortFunc(paths, slices.Compare[[]string])
+	paths = slices.CompactFunc(paths, slices.Equal[[]string])
+	for i := 1; i < len(paths); i++ {
+		outer := paths[i-1]
+		if inner := paths[i]; len(inner) > len(outer) && slices.Equal(inner[:len(outer)], outer) {
+			return model.Invalid("Cannot transform property %s and its nested property at the same time.",
+				strings.Join(outer, "."))
 		}
 	}
 	return nil

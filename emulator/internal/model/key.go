@@ -48,6 +48,9 @@ func checkName(what, name string) error {
 	return checkSize(what, name)
 }
 
+// CheckPropertyName returns an error if a query can't have a property of this name.
+func CheckPropertyName(name string) error { return checkSize("property.name", name) }
+
 func checkSize(what, name string) error {
 	switch {
 	case name == "":

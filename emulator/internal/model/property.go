@@ -56,9 +56,9 @@ func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool)
 	case nil:
 		return Invalid("the property %q has no value", name)
 	case *pb.Value_StringValue:
-		return CheckSize(name, len(value.StringValue), v.ExcludeFromIndexes)
+		return checkLength(name, len(value.StringValue), v.ExcludeFromIndexes)
 	case *pb.Value_BlobValue:
-		return CheckSize(name, len(value.BlobValue), v.ExcludeFromIndexes)
+		return checkLength(name, len(value.BlobValue), v.ExcludeFromIndexes)
 	case *pb.Value_TimestampValue:
 		if !isTime(value.TimestampValue) {
 			return Invalid("the property %q is no time between the years 1 and 9999", name)
@@ -104,9 +104,9 @@ func isPoint(p *latlng.LatLng) bool {
 	return p.GetLatitude() >= -90 && p.GetLatitude() <= 90 && p.GetLongitude() >= -180 && p.GetLongitude() <= 180
 }
 
-// CheckSize returns an error if a string or blob of a property is too long. The size is in bytes.
+// checkLength returns an error if a string or blob of a property is too long. The size is in bytes.
 // The limit is higher if the value is unindexed.
-func CheckSize(name string, size int, unindexed bool) error {
+func checkLength(name string, size int, unindexed bool) error {
 	limit := maxIndexedValue
 	if unindexed {
 		limit = maxPropertyValue

@@ -134,7 +134,7 @@ func TestManyEqualities(t *testing.T) {
 			rows(equalities(t, each), properties),
 		}
 	}
-	few, many := measure(500), measure(2000)
+	few, many := measure(25), measure(100)
 	if many.array > 6*few.array || many.wide > 6*few.wide {
 		t.Errorf("4 times as many equalities take %.1f and %.1f times as many allocations",
 			many.array/few.array, many.wide/few.wide)

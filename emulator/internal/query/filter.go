@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/model"
@@ -96,13 +97,25 @@ func (iv *interval) holds(form string) bool {
 // or an inverted path.
 func behind(form string) string { return form + "\xff" }
 
-// Limits of a filter: the number of its conjunctions, its nesting, and the number of values of a
-// NOT_IN. The sources are the documentation of OR queries, and the limits page.
+// Limits of a filter: the number of its conjunctions, its nesting, the number of values of a NOT_IN,
+// and the number of properties with inequalities. The last limit is on a query: its filters, sort
+// orders and ancestor together. The sources are the documentation of OR queries and of inequalities
+// on several properties, and the limits page.
 const (
 	maxDisjunctions = 30
 	maxFilterDepth  = 20
 	maxNotIn        = 10
+	maxUnequal      = 10
+	maxParts        = 100
 )
+
+// checkParts returns an error if a query has too many filters, sort orders and ancestors.
+func checkParts(n int) error {
+	if n > maxParts {
+		return model.Invalid("The query may not have more than %d filters + sort orders + ancestor total.", maxParts)
+	}
+	return nil
+}
 
 // A filterParser converts a filter into conjunctions.
 type filterParser struct {
@@ -111,35 +124,37 @@ type filterParser struct {
 	notEqual  int // number of NOT_EQUAL and NOT_IN filters
 	notIn     int
 	either    int             // number of OR and IN filters
+	filters   int             // number of filters; an IN or a NOT_IN has one for each different value
 	ancestors map[string]bool // the ancestors in HAS_ANCESTOR filters
 }
 
-// parseFilter returns the conjunctions of a filter.
-func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunction, error) {
+// parseFilter returns the conjunctions of a filter. It also returns the number of the query's parts
+// so far: the filters and the ancestor.
+func parseFilter(db model.Database, namespace string, f *pb.Filter) (all []*conjunction, parts int, err error) {
 	if f == nil {
-		return []*conjunction{{}}, nil
+		return []*conjunction{{}}, 0, nil
 	}
 	p := &filterParser{db: db, namespace: namespace, ancestors: make(map[string]bool)}
-	all, err := p.parse(f, 0)
+	all, err = p.parse(f, 0)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case p.notEqual > 1:
-		return nil, model.Invalid("Only a single 'NOT_EQUAL' or 'NOT_IN' is allowed per query.")
+		return nil, 0, model.Invalid("Only a single 'NOT_EQUAL' or 'NOT_IN' is allowed per query.")
 	case p.notIn > 0 && p.either > 0:
-		return nil, model.Invalid("a query with NOT_IN can't have OR or IN")
+		return nil, 0, model.Invalid("a query with NOT_IN can't have OR or IN")
 	case len(p.ancestors) > 1:
-		return nil, model.Invalid("a query has one ancestor, this one has %d", len(p.ancestors))
+		return nil, 0, model.Invalid("a query has one ancestor, this one has %d", len(p.ancestors))
 	}
 	for _, c := range all[1:] {
 		if c.ancestor != all[0].ancestor {
-			return nil, model.Invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
+			return nil, 0, model.Invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
 		}
 	}
 	for _, c := range all {
 		c.join()
 	}
-	return all, nil
+	return all, p.filters + len(p.ancestors), nil
 }
 
 // join applies the inequalities on a property also to its equalities: a value that both name must
@@ -172,7 +187,7 @@ func (c *conjunction) join() {
 }
 
 // maxIndexed is the largest number of equalities in an index. The other equalities are checked on
-// each entity that the index finds. Without this limit, a query could need an index of thousands of
+// each entity that the index finds. Without this limit, a query could need an index of a hundred
 // properties.
 const maxIndexed = 8
 
@@ -205,13 +220,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 			var both []*conjunction
 			for _, a := range result {
 				for _, b := range alternatives {
-					if len(alternatives) == 1 {
-						// append changes a in place, which avoids copying thousands of equalities
-						a.equal = append(a.equal, b.equal...)
-						both = append(both, a.and(b, a.equal))
-					} else {
-						both = append(both, a.and(b, slices.Concat(a.equal, b.equal)))
-					}
+					both = append(both, a.and(b))
 				}
 			}
 			result = both
@@ -228,12 +237,12 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of c and o, with the given equalities.
-func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
+// and returns the conjunction of c and o.
+func (c *conjunction) and(o *conjunction) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
 		notKeys: union(c.notKeys, o.notKeys),
-		equal:   equal,
+		equal:   slices.Concat(c.equal, o.equal),
 	}
 	for _, iv := range slices.Concat(c.between, o.between) {
 		i := slices.IndexFunc(both.between, func(b *interval) bool { return b.property == iv.property })
@@ -268,10 +277,10 @@ func union(a, b map[string]bool) map[string]bool {
 func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	name, op := f.GetProperty().GetName(), f.GetOp()
 	values := []*pb.Value{f.GetValue()}
-	switch {
-	case name == "":
-		return nil, model.Invalid("a filter names no property")
-	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
+	if err := model.CheckPropertyName(name); err != nil {
+		return nil, err
+	}
+	if op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN {
 		values = f.GetValue().GetArrayValue().GetValues()
 		if len(values) == 0 {
 			return nil, model.Invalid("%v requires an non-empty ArrayValue.", op)
@@ -284,8 +293,26 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 			return nil, err
 		}
 	}
+	if op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN {
+		if err := checkValues(op, len(forms)); err != nil {
+			return nil, err
+		}
+		slices.Sort(forms)
+		forms = slices.Compact(forms)
+	}
+	if op != pb.PropertyFilter_HAS_ANCESTOR {
+		p.filters += len(forms)
+	}
+	if err := checkParts(p.filters); err != nil {
+		return nil, err
+	}
 	if op == pb.PropertyFilter_IN {
-		return p.in(name, forms)
+		p.either++
+		all := make([]*conjunction, len(forms))
+		for i, form := range forms {
+			all[i] = equals(name, form)
+		}
+		return all, nil
 	}
 	c, err := p.one(name, op, forms)
 	if err != nil {
@@ -294,20 +321,16 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	return []*conjunction{c}, nil
 }
 
-// in converts an IN filter on the property name into conjunctions, one for each different value.
-// The parameter forms has the ordered forms of the filter's values.
-func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
-	p.either++
-	if len(forms) > maxDisjunctions {
-		return nil, model.Invalid("IN supports up to %d values. There are %d values in the IN filter in your query.",
-			maxDisjunctions, len(forms))
+// checkValues returns an error if an IN or a NOT_IN has too many values.
+func checkValues(op pb.PropertyFilter_Operator, n int) error {
+	switch {
+	case op == pb.PropertyFilter_IN && n > maxDisjunctions:
+		return model.Invalid("IN supports up to %d values. There are %d values in the IN filter in your query.",
+			maxDisjunctions, n)
+	case op == pb.PropertyFilter_NOT_IN && n > maxNotIn:
+		return model.Invalid("NOT_IN supports up to %d values.", maxNotIn)
 	}
-	slices.Sort(forms)
-	var all []*conjunction
-	for _, form := range slices.Compact(forms) {
-		all = append(all, equals(name, form))
-	}
-	return all, nil
+	return nil
 }
 
 // one converts a condition on one property, with one operator, into a conjunction. forms has the
@@ -317,9 +340,6 @@ func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []s
 	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
 		if op == pb.PropertyFilter_NOT_IN {
 			p.notIn++
-			if len(forms) > maxNotIn {
-				return nil, model.Invalid("NOT_IN supports up to %d values.", maxNotIn)
-			}
 		}
 		p.notEqual++
 		not := make(map[string]bool)
@@ -382,15 +402,12 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
 			return "", model.Invalid("the filter on the property %q has no value, an array or an entity", property)
 		}
-		if err := model.CheckSize(property, max(len(v.GetStringValue()), len(v.GetBlobValue())), false); err != nil {
-			return "", err
+		v = proto.CloneOf(v) // the check changes values
+		if v.Meaning == model.ProjectionMeaning {
+			v.Meaning = 0
 		}
-		if k := v.GetKeyValue(); k != nil {
-			whole, err := p.db.ValueKey(k)
-			if err != nil {
-				return "", err
-			}
-			v = &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: whole}}
+		if err := p.db.CheckValue(property, v, 0, false); err != nil {
+			return "", err
 		}
 		return collate.Value(v), nil
 	}

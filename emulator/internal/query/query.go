@@ -2,6 +2,7 @@ package query
 
 import (
 	"slices"
+	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
@@ -83,8 +84,16 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 		}
 		parsed.Limit = int(q.Limit.Value)
 	}
-	if parsed.anyOf, err = parseFilter(db, parsed.Namespace, q.Filter); err != nil {
+	var parts int
+	if parsed.anyOf, parts, err = parseFilter(db, parsed.Namespace, q.Filter); err != nil {
 		return nil, err
+	}
+	if err := checkParts(parts + len(q.Order)); err != nil {
+		return nil, err
+	}
+	if names := parsed.unequal(); len(names) > maxUnequal {
+		return nil, model.Invalid("The query contains %d distinct inequality fields: [%s]. A query may not have more "+
+			"than %d distinct inequality fields.", len(names), strings.Join(names, ", "), maxUnequal)
 	}
 	if err := parsed.parseProjection(q.Projection); err != nil {
 		return nil, err
@@ -115,11 +124,14 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
 		switch {
 		case name == model.KeyProperty:
 			q.KeysOnly = true
 			continue
-		case name == "" || model.Reserved(name):
+		case model.Reserved(name):
 			return model.Invalid("a projection can't have the property %q", name)
 		case slices.Contains(q.Projected, name):
 			return model.Invalid("the projection has the property %q twice", name)
@@ -156,9 +168,10 @@ func (q *Query) project(aggregated []string) error {
 func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 	for _, o := range orders {
 		name := o.GetProperty().GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
 		switch {
-		case name == "":
-			return model.Invalid("an order names no property")
 		case name == ScatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
 		case name != ScatterProperty && name != model.KeyProperty && model.Reserved(name):
@@ -193,8 +206,12 @@ func (q *Query) ordered(property string) bool {
 func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
-		switch name := p.GetName(); {
-		case name == "" || model.Reserved(name):
+		name := p.GetName()
+		if err := model.CheckPropertyName(name); err != nil {
+			return err
+		}
+		switch {
+		case model.Reserved(name):
 			return model.Invalid("results can't be distinct on the property %q", name)
 		case slices.Contains(names, name):
 			return model.Invalid("results are distinct on the property %q twice", name)
@@ -218,25 +235,30 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	return nil
 }
 
+// unequal returns the names of the properties with inequalities, sorted.
+func (q *Query) unequal() []string {
+	var names []string
+	for _, c := range q.anyOf {
+		for _, iv := range c.between {
+			names = append(names, iv.property)
+		}
+		if c.ranged {
+			names = append(names, model.KeyProperty)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // implyOrders adds the orders that a query implies. First come the properties of inequalities,
 // sorted by name, or __key__ if only __key__ has an inequality. They get the direction of the last
 // explicit order, as in Google's Firestore emulator. Then come the projected properties, because
 // the index must contain their values.
 func (q *Query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
-	var implied []string
-	for _, c := range q.anyOf {
-		for _, iv := range c.between {
-			if !slices.Contains(implied, iv.property) && !q.ordered(iv.property) {
-				implied = append(implied, iv.property)
-			}
-		}
-	}
-	slices.Sort(implied)
-	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
-		return c.ranged
-	}) {
-		implied = []string{model.KeyProperty}
+	implied := slices.DeleteFunc(q.unequal(), q.ordered)
+	if len(q.orders) > 0 || len(implied) > 1 {
+		implied = slices.DeleteFunc(implied, func(name string) bool { return name == model.KeyProperty })
 	}
 	if !q.byScatter() {
 		for _, name := range implied {

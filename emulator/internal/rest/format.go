@@ -26,6 +26,7 @@ const protobufType = "application/x-protobuf"
 type format struct {
 	request, answer bool // whether it is protobuf
 	lenient         bool // whether unknown fields are ignored
+	numbers         bool // whether a JSON answer has numbers for enums, and not names
 }
 
 // formatOf returns the format of a request. An answer has the format of the request, unless the
@@ -36,7 +37,9 @@ func formatOf(r *http.Request) format {
 		f.request, f.answer = true, true
 	}
 	for _, name := range []string{"alt", "$alt"} {
-		switch alt, _, _ := strings.Cut(r.URL.Query().Get(name), ";"); alt {
+		alt, encoding, _ := strings.Cut(r.URL.Query().Get(name), ";")
+		f.numbers = f.numbers || encoding == "enum-encoding=int"
+		switch alt {
 		case "json":
 			f.answer = false
 		case "proto":
@@ -85,7 +88,7 @@ func respond(w http.ResponseWriter, r *http.Request, serve func(format) (proto.M
 }
 
 func (f format) write(w http.ResponseWriter, code int, m proto.Message) {
-	encode := protojson.Marshal
+	encode := protojson.MarshalOptions{UseEnumNumbers: f.numbers}.Marshal
 	if f.answer {
 		encode = proto.Marshal
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -117,8 +118,18 @@ func newCall(all []route, r *http.Request, path string, f format) (*call, error)
 		}
 		return c, nil
 	}
-	return nil, status.Errorf(codes.NotFound, "there is no %s %.200s here: this is gRPC, and the REST API", r.Method,
-		r.URL.Path)
+	return nil, status.Errorf(codes.NotFound, "there is no %s %.200s here: this port serves %s, over gRPC and REST",
+		r.Method, r.URL.Path, served(all))
+}
+
+// served returns the names of the services that have routes.
+func served(all []route) string {
+	var names []string
+	for _, way := range all {
+		name, _, _ := strings.Cut(way.method[1:], "/")
+		names = append(names, name)
+	}
+	return strings.Join(slices.Compact(names), " and ")
 }
 
 // maxRequest is the largest size of a request in bytes. It exceeds the largest request that a

@@ -37,11 +37,13 @@ const (
 	snapshotIdle = 30 * time.Second
 )
 
-// snapshotAt returns a snapshot that reads the database's state at the given time. It can be used
-// until ctx ends.
+// snapshotAt returns a snapshot that reads the database's state at the given time, in whole
+// microseconds: Datastore refuses times of a higher precision. The snapshot can be used until ctx
+// ends.
 func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
 	ctx, taken := wire.TakenBy(ctx)
-	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
+	return &snapshot{ctx: ctx, client: client, at: at.Truncate(time.Microsecond), taken: taken,
+		turn: semaphore.NewWeighted(1)}
 }
 
 // A snapshotError says that the database can't read its state at a past time, for example because
