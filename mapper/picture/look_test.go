@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestLookAtSample checks that a range of a large job counts as being processed, although the
-// sampled pages were done minutes ago: the newest open range says that a page was done just now.
+// TestLookAtSample checks that a range of a large job counts as being processed. The sampled pages
+// were done minutes ago, but the newest open range says that a page was done just now.
 func TestLookAtSample(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	begun := now.Add(-10 * time.Hour)
