@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestGlanceStays lets a job end, of which the list does not know whether it has ended, such as an
-// undo on another page of the list. The list must show its end as early as it does of any job. After
+// TestGlanceStays lets a job end. The list does not know its state, as it is the undo of a listed
+// job, and is itself on another page. The list must show its end as early as for any job. After
 // that, it must not read the job again for a minute.
 func TestGlanceStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
