@@ -9,9 +9,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestGlanceStays lets a job end. The list does not know its state, as it is the undo of a listed
-// job, and is itself on another page. The list must show its end as early as for any job. After
-// that, it must not read the job again for a minute.
+// TestGlanceStays lets a job end, whose state the list does not know: the undo of a listed job, on
+// another page. The list must show its end as early as for any job. After that, it must not read the
+// job again for a minute.
 func TestGlanceStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c cache

@@ -264,10 +264,10 @@ func TestLongJob(t *testing.T) {
 		works  bool
 	}{
 		{"a page was just done", 5 * time.Second, func(*Look) {}, Processing, true},
-		{"its workers are busy with long ranges", 5 * time.Second, func(l *Look) { l.Job.Workers = 1 }, Processing, true},
 		{"a task is just enqueued", 5 * time.Second, func(l *Look) { l.Queue = Queue{Waits: true} }, Processing, false},
 		{"no page was done for five minutes", 5 * time.Minute, func(*Look) {}, Stuck, false},
-		{"it was resumed", 5 * time.Minute, func(l *Look) { l.Job.RampFrom = noon.Add(-time.Second) }, Processing, true},
+		{"it was resumed", 5 * time.Minute, func(l *Look) { l.Job.RampFrom = noon.Add(-time.Second) }, Processing,
+			true},
 	} {
 		all[0].Created = noon.Add(-c.newest)
 		l := lookAt(all...)
