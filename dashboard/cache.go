@@ -43,16 +43,24 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 func kept[T any](
 	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
 ) (T, error) {
+	return keptBy(ctx, c, key, func(T) time.Duration { return fresh }, load)
+}
+
+// keptBy does the same as shared, but the function fresh returns how long the data stays in the
+// cache.
+func keptBy[T any](
+	ctx context.Context, c *cache, key string, fresh func(T) time.Duration, load func(context.Context) (T, error),
+) (T, error) {
 	e, first := c.entry(key)
 	if first {
-		until := time.Now().Truncate(freshness).Add(fresh)
+		since := time.Now().Truncate(freshness)
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTime)
 			defer cancel()
-			e.value, e.err = guarded(ctx, load)
+			v, err := guarded(ctx, load)
 			c.mu.Lock()
-			if e.err == nil {
-				e.until = until
+			if e.value, e.err = v, err; err == nil {
+				e.until = since.Add(fresh(v))
 			}
 			c.mu.Unlock()
 			close(e.ready)

@@ -292,8 +292,8 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 }
 
 // statuses reads the statuses of jobs whose records do not have all numbers, and of undos, and adds
-// them to the rows. If there are many running jobs, their statuses stay longer in the cache, so that a longer
-// list causes no more reads. The row of a job that was just deleted stays unchanged.
+// them to the rows. If there are many running jobs, their statuses stay longer in the cache, so that
+// a longer list causes no more reads. The row of a job that was just deleted stays unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	live, unended := 0, make(map[string]bool)
 	for i := range rows {
@@ -307,7 +307,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(manyAtOnce)
 	glance := func(id string) (*mapper.Status, *miniStrip, error) {
-		status, strip, err := s.glance(ctx, id, map[bool]time.Duration{true: fresh, false: endedFresh}[unended[id]])
+		status, strip, err := s.glance(ctx, id, fresh, !unended[id])
 		if errors.Is(err, mapper.ErrNoSuchJob) {
 			return nil, nil, nil
 		}
@@ -359,14 +359,20 @@ func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) 
 		func(ctx context.Context) (*mapper.Status, error) { return s.engine.Job(id).Status(ctx) })
 }
 
-// glance returns the status of a job and its strip, made from the same reads. They may come from
-// the cache; the parameter fresh is how long they stay there.
-func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, *miniStrip, error) {
-	type glance struct {
-		status *mapper.Status
-		strip  *miniStrip
-	}
-	g, err := kept(ctx, &s.cache, fmt.Sprintf("glance\x00%s\x00%v", id, fresh > freshness), fresh,
+// A glance is a job's status and its strip, made from the same reads.
+type glance struct {
+	status *mapper.Status
+	strip  *miniStrip
+}
+
+// glance returns a glance at a job, from the cache or from the database. The parameter fresh is how
+// long it stays in the cache. If it shows that the job has ended, it stays longer, unless the caller
+// knows better: ended is false.
+func (s *server) glance(
+	ctx context.Context, id string, fresh time.Duration, ended bool,
+) (*mapper.Status, *miniStrip, error) {
+	g, err := keptBy(ctx, &s.cache, fmt.Sprintf("glance\x00%s\x00%v\x00%v", id, ended, !ended && fresh > freshness),
+		func(g glance) time.Duration { return g.stays(fresh, ended) },
 		func(ctx context.Context) (g glance, err error) {
 			var p *picture.Picture
 			if g.status, p, err = picture.Glance(ctx, s.engine, id); err != nil {
@@ -378,6 +384,14 @@ func (s *server) glance(ctx context.Context, id string, fresh time.Duration) (*m
 			return g, nil
 		})
 	return g.status, g.strip, err
+}
+
+// stays returns how long the glance stays in the cache.
+func (g glance) stays(fresh time.Duration, ended bool) time.Duration {
+	if ended && g.status.State.Ended() {
+		return endedFresh
+	}
+	return fresh
 }
 
 // Done returns the job's progress: the estimated share of entities that are done.

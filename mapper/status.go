@@ -290,7 +290,7 @@ type Progress struct {
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
 
-	EntitiesPerSecond        float64 `json:"rate"`    // speed over the last minute; 0 if the job does not run
+	EntitiesPerSecond        float64 `json:"rate"`    // present speed; 0 if the job does not run
 	EntitiesPerSecondOverall float64 `json:"overall"` // mean speed since the start
 
 	// TimeLeft estimates the time until the job ends, including the waits before retries.

@@ -143,7 +143,7 @@ var varying = []struct {
 	{regexp.MustCompile(`after [\d.]+m?s`), "after T"},
 	{regexp.MustCompile(`\$[\d.]+`), "$$N"},
 	{regexp.MustCompile(`within \d+s`), "within T"},
-	{regexp.MustCompile(`[\d,]+ entities a second in the last minute, [\d,]+ over all`), "N entities a second"},
+	{regexp.MustCompile(`[\d,]+ entities a second at present, [\d,]+ over all`), "N entities a second"},
 	{regexp.MustCompile(`[\d,]+( pages)?, [\d,]+ of them full, by [\d,]+ tasks`), "N pages"},
 	{regexp.MustCompile(`(Pages: +).*`), "${1}N"},
 	{regexp.MustCompile(`(Cost: +).*`), "${1}N"},

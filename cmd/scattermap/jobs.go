@@ -347,7 +347,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		what := map[bool]string{false: "entities", true: "pages"}[operator.Undoes(job)]
-		add("Rate:", fmt.Sprintf("%s %s a second in the last minute, %s over all",
+		add("Rate:", fmt.Sprintf("%s %s a second at present, %s over all",
 			operator.Grouped(int64(job.Progress.EntitiesPerSecond)), what,
 			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}

@@ -147,9 +147,10 @@ func (s *samples) look(job *record.Job, queue estimate.Queue, now time.Time) est
 	l := estimate.Look{Job: job, Queue: queue, Now: now}
 	l.Totals.Pending = int64(math.Ceil(float64(len(s.open.all)) * s.open.scale))
 	l.Totals.Sample = record.NewSample()
-	for _, r := range slices.Concat(s.done.all, s.failed.all) {
+	for _, r := range slices.Concat(s.done.all, s.failed.all, s.open.all) {
 		l.Totals.Sample.Add(r)
 	}
+	l.Totals.Sample.Scale, l.Totals.Sample.LeftScale = s.done.scale, s.open.scale
 	return l
 }
 

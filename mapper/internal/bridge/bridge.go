@@ -1,6 +1,6 @@
 // Package bridge gives mapper/split, mapper/picture, mapper/mappertest, and tests of whole jobs,
-// access to unexported parts of package mapper. Package mapper assigns the functions, because bridge can't
-// import mapper.
+// access to unexported parts of package mapper. Package mapper assigns the functions, because
+// bridge can't import mapper.
 package bridge
 
 import (

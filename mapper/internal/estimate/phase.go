@@ -126,13 +126,13 @@ func (l Look) phaseAtEnd() (Phase, string) {
 }
 
 // givesWay returns a text for people if the job currently gives way to other clients of the
-// database. This is so if it is a background job, and its pages of the last minute have waited for
+// database. This is so if it is a background job, and its last pages (see recently) have waited for
 // longer than they have worked. Otherwise givesWay returns "".
 func (l Look) givesWay() string {
 	var worked, waited time.Duration
-	n := 0
+	n, recently := 0, l.recently()
 	for _, e := range l.Totals.Sample.Ends {
-		if l.Now.Sub(e.At) < lately {
+		if l.Now.Sub(e.At) < recently {
 			worked += max(e.Ran, e.Took()-e.Yielded)
 			waited += e.Yielded
 			n++
@@ -156,12 +156,12 @@ const (
 )
 
 // slowed returns a text for people if the job processes far fewer entities a second than before.
-// Otherwise it returns "". It compares the last minute with the time before. For a job younger than
-// two minutes, it compares the two halves of its time.
+// Otherwise it returns "". It compares the last minute (see recently) with the time before. For a
+// job younger than two minutes, it compares the two halves of its time.
 func (l Look) slowed() string {
 	from, s := l.runsSince(), l.Totals.Sample
 	elapsed := l.Now.Sub(from)
-	window := min(lately, elapsed/2)
+	window := min(l.recently(), elapsed/2)
 	if window < leastWindow || l.Totals.Pending < l.Job.AtOnce() {
 		return ""
 	}
@@ -201,11 +201,19 @@ func (l Look) runsSince() time.Time {
 func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
 // idle returns how long ago the job's last page of entities was done. If none is done yet, it
-// counts from the start of the job.
+// counts from the start of the job. A sample of the pages seldom has the last one. But the commit of
+// a page creates the ranges of what it has left, so the newest open range tells its time.
 func (l Look) idle() time.Duration {
-	from := l.runsSince()
-	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
-		from = lastEnd(l.Totals.Sample)
+	s, from := l.Totals.Sample, l.runsSince()
+	if len(s.Ends) > 0 && lastEnd(s).After(from) {
+		from = lastEnd(s)
+	}
+	if s.Scale != 1 || s.LeftScale != 1 {
+		for _, r := range s.Open {
+			if r.Created.After(from) {
+				from = r.Created
+			}
+		}
 	}
 	return l.Now.Sub(from)
 }

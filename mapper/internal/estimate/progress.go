@@ -2,6 +2,7 @@ package estimate
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
@@ -40,7 +41,7 @@ type Progress struct {
 	// them or failed on them. FractionMin and FractionMax are its bounds.
 	FractionMin, Fraction, FractionMax float64
 
-	EntitiesPerSecond        float64 // speed in the last minute, while the job runs
+	EntitiesPerSecond        float64 // present speed, while the job runs, see [Look.recently]
 	EntitiesPerSecondOverall float64 // mean speed since the job was started
 
 	// TimeLeft estimates the time until the job ends, with its bounds. It is Unknown if the job
@@ -56,8 +57,10 @@ const (
 	density = 0.25
 	// narrowed multiplies density if the query does not select all entities of the kind.
 	narrowed = 4
-	// lately is the time over which the current speed is measured.
+	// lately is the time over which the current speed is measured, see [Look.recently].
 	lately = time.Minute
+	// fewEnds is the number of sampled pages that are enough to measure a speed.
+	fewEnds = 25
 )
 
 // A Look holds the facts about a job at one moment, to estimate its State.
@@ -241,7 +244,7 @@ func (n Number) about() int64 { return n.About }
 func (n Number) least() int64 { return n.Min }
 func (n Number) most() int64  { return n.Max }
 
-// rates sets the job's speeds in entities a second: in the last minute and overall.
+// rates sets the job's speeds in entities a second: at present and overall.
 func (s *State) rates(l Look) {
 	ended := !l.Job.Unfinished()
 	now := l.Now
@@ -256,7 +259,7 @@ func (s *State) rates(l Look) {
 	if ended || l.Totals.Sample == nil {
 		return
 	}
-	window := min(took, lately)
+	window := min(took, l.recently())
 	n := int64(0)
 	for _, e := range l.Totals.Sample.Ends {
 		if now.Sub(e.At) < window {
@@ -264,4 +267,20 @@ func (s *State) rates(l Look) {
 		}
 	}
 	s.EntitiesPerSecond = float64(n) * l.Totals.Sample.Scale / window.Seconds()
+}
+
+// recently returns the time over which the job's current speed is measured: the last minute. If only
+// some of the pages are sampled, few of them may be that new. Then it goes back to the last fewEnds
+// of them, but not to before a Resume.
+func (l Look) recently() time.Duration {
+	s := l.Totals.Sample
+	if s.Scale == 1 || len(s.Ends) == 0 || l.Job.State != record.Running {
+		return lately
+	}
+	ago := make([]time.Duration, 0, len(s.Ends))
+	for _, e := range s.Ends {
+		ago = append(ago, l.Now.Sub(e.At))
+	}
+	slices.Sort(ago)
+	return max(lately, min(ago[min(len(ago), fewEnds)-1], l.Now.Sub(l.runsSince())))
 }

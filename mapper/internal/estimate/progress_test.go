@@ -274,6 +274,42 @@ func TestPhases(t *testing.T) {
 	}
 }
 
+// TestLongJob looks at a job of ten hours, of whose 100,000 pages only 250 are sampled. A page in the
+// sample was done minutes ago, but the newest open range says when a page was done.
+func TestLongJob(t *testing.T) {
+	const lasts, sampled, pages = 10 * time.Hour, 250, 100_000
+	all := []*record.Range{{State: record.Pending, Estimate: 1000, Exact: true}}
+	for i := range sampled {
+		all = append(all, page(500, lasts*time.Duration(2*i+1)/(2*sampled)))
+	}
+	for _, c := range []struct {
+		name   string
+		newest time.Duration // how long ago the newest open range was created
+		change func(*Look)
+		phase  Phase
+		works  bool
+	}{
+		{"a page was just done", 5 * time.Second, func(*Look) {}, Processing, true},
+		{"a task is just enqueued", 5 * time.Second, func(l *Look) { l.Queue = Queue{Waits: true} }, Processing, false},
+		{"no page was done for five minutes", 5 * time.Minute, func(*Look) {}, Stuck, false},
+		{"it was resumed", 5 * time.Minute, func(l *Look) { l.Job.RampFrom = noon.Add(-time.Second) }, Processing,
+			true},
+	} {
+		all[0].Created = noon.Add(-c.newest)
+		l := lookAt(all...)
+		l.Job.Created, l.Job.Workers = noon.Add(-lasts), 2
+		l.Totals.Sample.Scale = pages / sampled
+		c.change(&l)
+		s := l.State()
+		if works := l.AtWork()(all[0]); s.Phase != c.phase || works != c.works {
+			t.Errorf("%s: %s, %q, at work %v", c.name, s.Phase, s.Reason, works)
+		}
+		if l.Job.RampFrom.IsZero() && math.Abs(s.EntitiesPerSecond/s.EntitiesPerSecondOverall-1) > 0.1 {
+			t.Errorf("%s: %v entities a second, overall %v", c.name, s.EntitiesPerSecond, s.EntitiesPerSecondOverall)
+		}
+	}
+}
+
 // TestShown checks that a shown estimate of progress does not go back, and that an exact number
 // may.
 func TestShown(t *testing.T) {

@@ -107,7 +107,7 @@ func takes(n, speed float64) time.Duration {
 // faster, the result is too low for a while.
 func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	running := max(time.Millisecond, l.Now.Sub(l.runsSince()))
-	window := min(running, max(running/3, 5*time.Second), 5*time.Minute)
+	window := min(running, max(running/3, 5*time.Second), max(5*time.Minute, l.recently()))
 	n := int64(0)
 	for _, e := range s.Ends {
 		if l.Now.Sub(e.At) < window {

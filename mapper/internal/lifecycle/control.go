@@ -311,7 +311,7 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := js.updateGuarded(ctx, ref, "resumed", js.owned(js.able(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, record.Again, js.owned(js.able(func(j *record.Job) (bool, error) {
 		return true, j.Resume(failed, time.Now())
 	})))
 	if err == nil {

@@ -25,7 +25,7 @@ func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job
 	if err := js.planRetention(ctx, job); err != nil {
 		return err
 	}
-	job, err = js.updateGuarded(ctx, job.Ref(), "moved", func(j *record.Job) (bool, error) {
+	job, err = js.updateGuarded(ctx, job.Ref(), record.Moved, func(j *record.Job) (bool, error) {
 		j.Concurrent = job.Concurrent
 		return owner.Move(j), nil
 	})

@@ -16,6 +16,13 @@ type Act struct {
 	To   JobState  `json:"to"` // the job's state after this entry
 }
 
+// Texts of entries after which all open ranges of a running job get new tasks, also if the job ran
+// before.
+const (
+	Again = "resumed"
+	Moved = "moved"
+)
+
 // Limits of a job's history. It is stored in the job's record, which may have at most 1 MiB.
 const (
 	maxActs     = 100

@@ -236,12 +236,12 @@ func (j *Job) RampBegan() time.Time {
 	return j.RampFrom
 }
 
-// Resumed returns when the job was last resumed, by its history. It is zero if that is unknown, or
-// if the job was never resumed.
+// Resumed returns when the job's open ranges last got new tasks, by its history: it was resumed,
+// moved, or retried after its end. It is zero if that is unknown, or if this never happened.
 func (j *Job) Resumed() (at time.Time) {
 	acts, _ := j.History.Acts() // without a history the time is unknown
 	for i, a := range acts {
-		if i > 0 && a.To == Running && acts[i-1].To != Running {
+		if a.To == Running && (a.What == Again || a.What == Moved || i > 0 && acts[i-1].To != Running) {
 			at = a.At
 		}
 	}

@@ -197,6 +197,10 @@ func TestOverdue(t *testing.T) {
 			[]*Range{first, in}, first},
 		{"it is paused", []Act{{To: Running}, paused}, []*Range{first, in}, first},
 		{"it was resumed", []Act{{To: Running}, paused, {At: noon, To: Running}}, []*Range{first, in}, in},
+		{"it was resumed while it ran", []Act{{To: Running}, {At: noon, What: Again, To: Running}},
+			[]*Range{first, in}, in},
+		{"it was moved", []Act{{To: Running}, {At: noon, What: Moved, To: Running}}, []*Range{first, in}, in},
+		{"older entries are missing", []Act{{At: noon, What: Again, To: Running}}, []*Range{first, in}, in},
 		{"it was resumed before", []Act{paused, {At: in.Created, To: Running}, {At: noon, To: Running}},
 			[]*Range{first, in}, first},
 	} {

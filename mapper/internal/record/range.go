@@ -212,8 +212,8 @@ func (r *Range) Due() time.Time {
 }
 
 // InDelivery reports whether the delivery of the page before has continued with a pending range, so
-// that the range has no task of its own. It gets one after a failed attempt, and after a Resume of
-// the job. The argument resumed is the time of the last one, see [Job.Resumed].
+// that the range has no task of its own. It gets one after a failed attempt, and after a Resume or
+// move of the job. The argument resumed is the time of the last one, see [Job.Resumed].
 func (r *Range) InDelivery(resumed time.Time) bool {
 	return r.Continued && r.Generation == 0 && !r.Created.Before(resumed)
 }
