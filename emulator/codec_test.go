@@ -93,4 +93,15 @@ func TestEqualAnswersHaveEqualBytes(t *testing.T) {
 			}
 		}
 	}
+	body, err := proto.Marshal(&datastorepb.RunQueryRequest{
+		QueryType: &datastorepb.RunQueryRequest_Query{Query: query}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first := post(t, e, "/v1/projects/p:runQuery", asProto, string(body))
+	for range 20 {
+		if code, again := post(t, e, "/v1/projects/p:runQuery", asProto, string(body)); code != 200 || again != first {
+			t.Fatalf("a projection over REST: %d %q, and then %q", code, first, again)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -200,6 +201,20 @@ var limitCases = []conformanceCase{
 		classic: &difference{"OK", lenient}},
 	{name: "72 filters, and one with 29 values", doc: "each value of an IN is a filter",
 		run: combining(73, pb.PropertyFilter_EQUAL, 29, false), want: "InvalidArgument"},
+	{name: "equal filters", doc: "count once: the documentation is silent", run: func(e *env) string {
+		one, many := rawFilter("p", pb.PropertyFilter_EQUAL, 1), make([]any, 10)
+		for i := range many {
+			many[i] = i
+		}
+		outcomes, in := "", rawFilter("p", pb.PropertyFilter_IN, many)
+		for _, f := range []*pb.Filter{both(slices.Repeat([]*pb.Filter{one}, 101)...), both(in, in),
+			either(slices.Repeat([]*pb.Filter{one}, 31)...)} {
+			_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: f})
+			outcomes += outcome(err) + " "
+		}
+		return outcomes
+	}, want: "OK OK OK ",
+		classic: &difference{"OK InvalidArgument InvalidArgument ", "IN and OR are newer than the classic emulator"}},
 	{name: "inequalities on 10 properties", doc: "are allowed",
 		run: combining(10, pb.PropertyFilter_GREATER_THAN, 1, false), want: "OK",
 		classic: &difference{"InvalidArgument", oneProperty}},

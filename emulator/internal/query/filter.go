@@ -203,7 +203,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 		return nil, model.Invalid("a composite filter has no filters")
 	}
 	var result []*conjunction
-	for i, sub := range composite.Filters {
+	for i, sub := range different(composite.Filters) {
 		alternatives, err := p.parse(sub, depth+1)
 		if err != nil {
 			return nil, err
@@ -235,6 +235,22 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 		return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
 	}
 	return result, nil
+}
+
+// different returns the filters of a composite filter without repeated ones, as Google's Firestore
+// emulator does. It keeps repeated NOT_EQUAL and NOT_IN filters, because a query may have only one.
+func different(filters []*pb.Filter) (all []*pb.Filter) {
+	seen := make(map[string]bool)
+	for _, f := range filters {
+		wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(f)
+		op := f.GetPropertyFilter().GetOp()
+		once := op == pb.PropertyFilter_NOT_EQUAL || op == pb.PropertyFilter_NOT_IN
+		if err != nil || once || !seen[string(wire)] {
+			all = append(all, f)
+		}
+		seen[string(wire)] = true
+	}
+	return all
 }
 
 // and returns the conjunction of c and o.

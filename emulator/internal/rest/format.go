@@ -90,7 +90,7 @@ func respond(w http.ResponseWriter, r *http.Request, serve func(format) (proto.M
 func (f format) write(w http.ResponseWriter, code int, m proto.Message) {
 	encode := protojson.MarshalOptions{UseEnumNumbers: f.numbers}.Marshal
 	if f.answer {
-		encode = proto.Marshal
+		encode = proto.MarshalOptions{Deterministic: true}.Marshal // as over gRPC
 	}
 	body, err := encode(m)
 	if err != nil {

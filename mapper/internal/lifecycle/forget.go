@@ -110,15 +110,16 @@ func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 }
 
 // others returns the names of namespaces that contain the name of the subject's namespace, such as
-// acme-eu for acme. Texts with such a name do not mention the subject.
+// acme-eu for acme. Texts with such a name do not mention the subject. The name acme. is left out,
+// because a sentence about acme may end with it.
 func (f Forgetter) others(ctx context.Context) (map[string]bool, error) {
 	if f.Subject.Namespace == "" {
 		return nil, nil
 	}
-	all := make(map[string]bool)
+	all, bare := make(map[string]bool), func(name string) string { return strings.Trim(name, "._-") }
 	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__namespace__").KeysOnly(), nil)
 	for _, key := range keys {
-		if key.Name != f.Subject.Namespace && strings.Contains(key.Name, f.Subject.Namespace) {
+		if strings.Contains(key.Name, f.Subject.Namespace) && bare(key.Name) != bare(f.Subject.Namespace) {
 			all[key.Name] = true
 		}
 	}

@@ -125,6 +125,27 @@ func TestBlockedErasure(t *testing.T) {
 	}
 }
 
+// TestErasureAtEndOfSentence erases a namespace from the record of a job whose params end
+// with its name. The name with the full stop is another namespace's name.
+func TestErasureAtEndOfSentence(t *testing.T) {
+	inTrial(t, new(function.Definition), func(w *trialWorld) {
+		for _, name := range []string{"acme.", "acme-eu"} {
+			other := datastore.NameKey("K", "a", nil)
+			other.Namespace = name
+			w.put(other, &says{})
+		}
+		f := w.eraser(record.Subject{Namespace: "acme"})
+		w.ended("own", func(j *record.Job) { j.Params = []byte(`"Stop acme."`) })
+		w.ended("other", func(j *record.Job) { j.Params = []byte(`"Stop acme-eu."`) })
+		if _, err := w.forgets(f); err != nil {
+			w.Fatal(err)
+		}
+		if own, other := w.Job("own"), w.Job("other"); own.Erased.IsZero() || !other.Erased.IsZero() {
+			w.Errorf("the jobs have the params %s and %s", own.Params, other.Params)
+		}
+	})
+}
+
 // TestErasureBeside erases a subject from a job of another queue of the same engine.
 func TestErasureBeside(t *testing.T) {
 	inTrial(t, new(function.Definition), func(w *trialWorld) {

@@ -305,7 +305,7 @@ func (s Subject) InKey(k *datastore.Key) bool {
 		return true
 	}
 	for ; k != nil; k = k.Parent {
-		if s.inPlain(k.Name) || k.ID != 0 && s.isNumber(strconv.FormatInt(k.ID, 10)) {
+		if s.InText(k.Name) || k.ID != 0 && s.isNumber(strconv.FormatInt(k.ID, 10)) {
 			return true
 		}
 	}
@@ -318,41 +318,52 @@ var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 // mostCuts is the largest number of parts of a word that inEncoded tries to decode as keys.
 const mostCuts = 256
 
-// InText reports whether a text mentions the subject: directly, escaped as in a URL or in JSON, or
-// in an encoded key.
+// InText reports whether a text mentions the subject: directly, escaped as in URLs and JSON, or in
+// an encoded key.
 func (s Subject) InText(text string) bool {
-	return slices.ContainsFunc(readings(text), s.inPlain) ||
-		slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
+	return slices.ContainsFunc(readings(text), func(reading string) bool {
+		return s.inPlain(reading) || slices.ContainsFunc(encodedKey.FindAllString(reading, -1), s.inEncoded)
+	})
 }
 
-// escape matches escaped characters in URLs and JSON.
-var escape = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+|\\u[0-9A-Fa-f]{4}`)
+// escapes matches escaped characters in URLs, JSON, and quoted texts of Go.
+var escapes = regexp.MustCompile(`(?:%[0-9A-Fa-f]{2})+|(?:\\u[0-9A-Fa-f]{4})+|\\x[0-9A-Fa-f]{2}|` +
+	`\\U[0-9A-Fa-f]{8}|\\[^u]`)
 
-// readings returns a text unchanged, and without the escapes of URLs and JSON. In the query of a
-// URL, but not in its path, a '+' is a space.
+// mostEscapes is how many times a text may be escaped, such as a JSON document in a quoted answer.
+const mostEscapes = 4
+
+// readings returns a text unchanged, and without the escapes of URLs, JSON and quoted texts. In the
+// query of a URL, but not in its path, a '+' is a space.
 func readings(text string) []string {
 	all := []string{text}
-	if strings.ContainsAny(text, `%\`) {
-		all = append(all, unescaped(text))
-	}
 	if strings.Contains(text, "+") {
-		all = append(all, unescaped(strings.ReplaceAll(text, "+", " ")))
+		all = append(all, strings.ReplaceAll(text, "+", " "))
+	}
+	for _, reading := range all {
+		for n := 0; n < mostEscapes && strings.ContainsAny(reading, `%\`); n++ {
+			reading = escapes.ReplaceAllStringFunc(reading, unescaped)
+			all = append(all, reading)
+		}
 	}
 	return all
 }
 
-func unescaped(text string) string {
-	return escape.ReplaceAllStringFunc(text, func(e string) string {
-		if e[0] == '%' {
-			b, _ := hex.DecodeString(strings.ReplaceAll(e, "%", "")) // always pairs of digits
-			return string(b)
-		}
-		plain, err := strconv.Unquote(`"` + e + `"`)
-		if err != nil { // half of a surrogate pair
-			return e
-		}
+// unescaped returns the characters for which an escape stands.
+func unescaped(escape string) (plain string) {
+	switch {
+	case escape[0] == '%':
+		b, _ := hex.DecodeString(strings.ReplaceAll(escape, "%", "")) // always pairs of digits
+		return string(b)
+	case escape[1] == 'u': // a character may need two of these
+		_ = json.Unmarshal([]byte(`"`+escape+`"`), &plain) // always valid
 		return plain
-	})
+	}
+	plain, err := strconv.Unquote(`"` + escape + `"`)
+	if err != nil { // such as \/ in JSON
+		return escape[1:]
+	}
+	return plain
 }
 
 // inEncoded reports whether a word contains an encoded key that mentions the subject. The word may
@@ -415,8 +426,8 @@ func (s Subject) namesSpace(text string) bool {
 	}
 	number := !strings.ContainsFunc(s.Namespace, unicode.IsLetter)
 	for begin, end := range words(text, s.Namespace) {
-		if number && (begin == 0 || end == len(text) || !strings.ContainsRune(`"[`, rune(text[begin-1])) ||
-			!strings.ContainsRune(`"]\`, rune(text[end]))) {
+		if number && (begin == 0 || end == len(text) || !strings.ContainsRune("\"'`[", rune(text[begin-1])) ||
+			!strings.ContainsRune("\"'`]\\", rune(text[end]))) {
 			continue
 		}
 		if !s.inOther(text, begin, end) {
