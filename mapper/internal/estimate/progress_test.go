@@ -114,6 +114,8 @@ func TestTimeLeft(t *testing.T) {
 	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }
 	queued, paused, over := with(open(600, true)), with(open(600, true)), with(open(600, true))
 	queued.Queue = Queue{Waits: true, Others: 2}
+	retried := with()
+	retried.Job.Retrying = true
 	queued.Totals.Sample.Open[0].Created = noon.Add(-time.Minute)
 	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
 	ten := with(alone(1, time.Second), alone(1, time.Second), alone(1, 2*time.Second))
@@ -129,6 +131,7 @@ func TestTimeLeft(t *testing.T) {
 		{"a minute of work, by 1.7 more or less", with(open(600, true)), 35294 * time.Millisecond,
 			60500 * time.Millisecond, 104 * time.Second},
 		{"all are done", with(), 0, time.Second, 2 * time.Second},
+		{"after a retry, the failed entities are looked up", retried, 0, -1, -1},
 		{"an entity has succeeded in its second attempt, and others will, too", with(again(""), open(600, true)),
 			35294 * time.Millisecond, 60500 * time.Millisecond, 189 * time.Second},
 		{"three have failed all attempts, and others will, too", with(again("j"), again("j"), again("j"),

@@ -21,6 +21,9 @@ func (s *State) timeLeft(l Look) {
 		return
 	case l.Job.State != record.Running || sample == nil:
 		return
+	case l.Job.Retrying: // the failed entities are still looked up
+		s.TimeLeftMin = 0
+		return
 	case s.Phase == Finishing:
 		s.TimeLeftMin, s.TimeLeft = 0, ending
 		if len(sample.Ends) == 0 || l.Now.Sub(lastEnd(sample)) < 5*ending { // otherwise the last task was lost
