@@ -110,7 +110,7 @@ func TestCompared(t *testing.T) {
 		writes  []write
 		want    int
 	}{
-		{"nothing is written", true, nil, 0}, {"its own entity is written", true, []write{{id: 1}}, 1},
+		{"nothing is written", true, nil, 2}, {"its own entity is written", true, []write{{id: 1}}, 1},
 		{"another one is written", true, []write{{id: 7}}, 2},
 		{"its own entity was not read", false, []write{{id: 7}}, 1},
 	} {

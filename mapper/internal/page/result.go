@@ -147,13 +147,15 @@ type Guard struct {
 }
 
 // guards returns the entities that a call has read, if they must be unchanged when the page commits.
-// The argument place is the entity's index in the page. If the call has written nothing, there are
-// none.
+// The argument place is the entity's index in the page. A call that has read only its own entity,
+// and writes nothing, has none, because it has seen a single state of the database.
 func (r *result) guards(place int) (all []Guard) {
-	if len(r.effect.Mutations)+len(r.incomplete.Mutations) == 0 {
-		return nil
+	for _, s := range r.effect.Seen {
+		if !s.OfPage {
+			all = append(all, Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place})
+		}
 	}
-	if r.compare {
+	if r.compare && len(all)+len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0 {
 		own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
 		for _, m := range r.effect.Mutations {
 			if m.Key.Equal(r.at.Key) {
@@ -162,17 +164,11 @@ func (r *result) guards(place int) (all []Guard) {
 		}
 		all = append(all, own)
 	}
-	for _, s := range r.effect.Seen {
-		if !s.OfPage {
-			all = append(all, Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place})
-		}
-	}
 	return all
 }
 
 // Guards returns the entities that must be unchanged when the page commits. These are entities that
-// the page inserts, or overwrites after it has read them. If the function writes anything for an
-// entity of the page, everything that this call has read is guarded, too.
+// the page inserts, or overwrites after it has read them, and the entities that calls have read.
 func (o *Results) Guards() (all []Guard) {
 	if o.visits {
 		return nil
