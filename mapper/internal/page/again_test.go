@@ -211,6 +211,25 @@ func TestAgainInChain(t *testing.T) {
 	}
 }
 
+// TestAgainOverGone deletes an entity as another client would. The function does not run again on
+// it, so no run may count as repeated.
+func TestAgainOverGone(t *testing.T) {
+	k := kindOf(1, 2)
+	p := over(k, function.Update, func(c *call) error { c.n++; return nil }, 1, 2)
+	o, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(k.n, 1)
+	moved := []Moved{{o.Guards()[0], k.stamp(1)}}
+	if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := said(o); got != "2 reached, 1 done; wrote 2" || o.Again != 0 {
+		t.Errorf("%s, %d repeated runs", got, o.Again)
+	}
+}
+
 // TestAgainTogether checks that repeated calls may overlap: 60 calls of 100 ms each take 300 ms
 // with 20 at once, and 200 ms in two batches of 30.
 func TestAgainTogether(t *testing.T) {

@@ -99,7 +99,9 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	}
 	r.moves = was.moves
 	*was = r
-	o.Again++
+	if r.ran || r.failure != nil { // otherwise the entity is gone, or has left the query
+		o.Again++
+	}
 	o.known.wrote, o.known.upTo = nil, 0
 	for j := i + 1; j < len(o.results); j++ {
 		later := &o.results[j]
