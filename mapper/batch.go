@@ -37,8 +37,9 @@ import (
 // depend on the others in the batch.
 //
 // For each entity, the promises of an [Update] hold. If others have changed some entities of a
-// batch, the function runs again on these. If one entity of a batch reads by [Entity.Get] what an
-// earlier one puts, the function runs again on the later one, in another batch.
+// batch, the function runs again on these. So read what an entity's result depends on by the
+// [Entity.Get] of this entity, not of another one in the batch. If one entity of a batch reads what
+// an earlier one puts, the function runs again on the later one, in another batch.
 //
 // [Entity.Fail] fails one entity; the others in its batch keep their results. If the function
 // returns an error or panics, the whole batch has failed. Then the function runs again on each

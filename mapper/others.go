@@ -23,9 +23,9 @@ import (
 // the entity does not exist, the error is datastore.ErrNoSuchEntity. If the key is invalid, if a
 // value does not fit dst, or in a [Visit], the error is [Permanent].
 //
-// The writes of the function commit only if nobody else has changed the read entity since.
-// Otherwise the function runs again on the new state. If the function only counts, its counts are
-// of the state that it read.
+// The effect of the function commits only if nobody else has changed the read entity or the
+// function's own entity since. Otherwise the function runs again on the new state. For this, the
+// commit reads these entities once more, also if the function writes nothing.
 //
 // Get sees the writes of the function's calls for earlier entities, in the order of keys, as if
 // each call ran in a transaction of its own. It does not see writes of the same call. Each Get is a

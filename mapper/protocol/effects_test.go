@@ -549,9 +549,9 @@ type team struct {
 
 func teamKey(name string) *datastore.Key { return datastore.NameKey("Team", name, nil) }
 
-// TestJoin copies the names of teams to their players. Meanwhile other clients rename teams, and
-// players change teams. At the end, each player must have the name that its team had when the
-// player was written. A second job must therefore change nothing, if nobody else writes.
+// TestJoin copies the names of teams to their players. Meanwhile other clients rename teams. At the
+// end, each player must have the name that its team had when the player was written. A second job
+// must therefore change nothing, if nobody else writes.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.NoParams) error {

@@ -73,10 +73,13 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 				width = max(1, width/2) // the calls of this page have read each other's writes, so fewer overlap
 				continue
 			}
+			at, _ := slices.BinarySearch(todo, h.place)
+			if at > 0 && h.r.mayPass() {
+				continue // it may have read what the calls for these earlier entities will write
+			}
 			for _, name := range append(o.results[h.place].writes(), h.r.writes()...) {
 				changed[name] = true
 			}
-			at, _ := slices.BinarySearch(todo, h.place)
 			todo = o.replace(h.place, h.r, slices.Delete(todo, at, at+1), now)
 		}
 	}

@@ -57,6 +57,18 @@ func TestAgain(t *testing.T) {
 			return nil
 		}, moved: 3, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 2 3; failed 1",
 			puts: map[int64]int64{2: 102, 3: 150}},
+		{name: "it stays, and one of them has inserted its key", fn: func(c *call) error {
+			switch {
+			case c.id == 3:
+				c.Insert(keyOf(1), &struct{ N int64 }{30})
+			case c.id == 1 && c.n == 1:
+				c.Delete(keyOf(1))
+			default:
+				c.n += 100
+			}
+			return nil
+		}, moved: 1, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 1 2; failed 3 permanently",
+			puts: map[int64]int64{1: 150, 2: 102}},
 	} {
 		again := func(t *testing.T, atOnce, batch int) {
 			k := kindOf(1, 2, 3, 7)
@@ -166,6 +178,55 @@ func TestSameAgain(t *testing.T) {
 	}
 	if again < 3000 {
 		t.Errorf("functions ran again on only %d entities", again)
+	}
+}
+
+// TestAgainInChain changes the entity 1, from which 2 copies, from which 3 copies. The function fails
+// on 3 before it sees the new number. It must then succeed, also if calls overlap.
+func TestAgainInChain(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 3}, {2, 2}} {
+		k := kindOf(1, 2, 3)
+		p := over(k, function.Update, func(c *call) error {
+			if c.id > 1 {
+				c.n = c.sees(c.id - 1)
+			}
+			if c.n++; c.id == 3 && c.n < 50 {
+				return errBad
+			}
+			return nil
+		}, 1, 2, 3)
+		p.AtOnce, p.BatchSize = way.atOnce, way.batch
+		o, err := p.Run(t.Context())
+		if err != nil || said(o) != "3 reached, 2 done; wrote 1 2; failed 3" {
+			t.Fatalf("%s, %v", said(o), err)
+		}
+		k.put(1, 50)
+		moved := []Moved{{o.Guards()[0], k.stamp(1)}}
+		if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got := said(o); got != "3 reached, 3 done; wrote 1 2 3" {
+			t.Errorf("%+v: %s", way, got)
+		}
+	}
+}
+
+// TestAgainOverGone deletes an entity as another client would. The function does not run again on
+// it, so no run may count as repeated.
+func TestAgainOverGone(t *testing.T) {
+	k := kindOf(1, 2)
+	p := over(k, function.Update, func(c *call) error { c.n++; return nil }, 1, 2)
+	o, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(k.n, 1)
+	moved := []Moved{{o.Guards()[0], k.stamp(1)}}
+	if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := said(o); got != "2 reached, 1 done; wrote 2" || o.Again != 0 {
+		t.Errorf("%s, %d repeated runs", got, o.Again)
 	}
 }
 

@@ -100,18 +100,19 @@ func TestOwnConditions(t *testing.T) {
 	}
 }
 
-// TestCompared checks how many entities a commit reads only to compare them. These are entities
-// that the function has read, if it writes something else for its entity.
+// TestCompared checks how many entities a commit reads only to compare them: the entity itself,
+// unless it is written, and others that the function has read, each once.
 func TestCompared(t *testing.T) {
-	seen := []function.Seen{{Key: keyOf(8)}, {Key: keyOf(9), OfPage: true}}
+	seen := []function.Seen{{Key: keyOf(8)}, {Key: keyOf(9), OfPage: true}, {Key: keyOf(8)}}
 	for _, c := range []struct {
 		name    string
 		compare bool
 		writes  []write
 		want    int
 	}{
-		{"nothing is written", true, nil, 0}, {"its own entity is written", true, []write{{id: 1}}, 1},
-		{"another one is written", true, []write{{id: 7}}, 2}, {"nothing was read", false, []write{{id: 7}}, 0},
+		{"nothing is written", true, nil, 2}, {"its own entity is written", true, []write{{id: 1}}, 1},
+		{"another one is written", true, []write{{id: 7}}, 2},
+		{"its own entity was not read", false, []write{{id: 7}}, 1},
 	} {
 		e := effectOf(c.writes...)
 		e.Seen = seen

@@ -88,7 +88,7 @@ func (r *result) writes() (names []string) {
 }
 
 // replace sets the result at the place i to r. A place is an index in the page. Calls for later
-// entities may have read something that the old or the new result writes. The function must run
+// entities may have read or inserted something that the old or the new result writes. The function must run
 // again on these entities. So replace adds their places to todo, which it returns, and adds the
 // stamps with which they were read to now.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
@@ -99,19 +99,37 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	}
 	r.moves = was.moves
 	*was = r
-	o.Again++
+	if r.ran || r.failure != nil { // otherwise the entity is gone, or has left the query
+		o.Again++
+	}
 	o.known.wrote, o.known.upTo = nil, 0
 	for j := i + 1; j < len(o.results); j++ {
 		later := &o.results[j]
 		if later.effect == nil || slices.Contains(todo, j) {
 			continue
 		}
-		if slices.ContainsFunc(later.effect.Seen, func(s function.Seen) bool { return changed[s.Key.Encode()] }) {
+		if later.dependsOn(changed) {
 			todo, now[j] = append(todo, j), later.read
 		}
 	}
 	slices.Sort(todo)
 	return todo
+}
+
+// dependsOn reports whether the function has read or inserted one of the entities with these encoded
+// keys.
+func (r *result) dependsOn(names map[string]bool) bool {
+	for _, s := range r.effect.Seen {
+		if names[s.Key.Encode()] {
+			return true
+		}
+	}
+	for _, m := range r.effect.Mutations {
+		if m.Inserts && names[m.Key.Encode()] {
+			return true
+		}
+	}
+	return false
 }
 
 // mayPass reports whether a failed entity may succeed if the function runs again on newer data. The

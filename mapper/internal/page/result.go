@@ -49,6 +49,8 @@ type sum struct {
 	Left     []undolog.Left   // entities that the page of an undo does not restore
 	Examples []record.Example // examples of what a rehearsal would write
 
+	compared map[string]bool // keys of the entities that Compared counts
+
 	written map[string]bool // keys of other entities that are put or deleted
 	// inserted has the keys of other entities that are inserted. The commit requires that they do
 	// not exist.
@@ -73,16 +75,13 @@ func (s *sum) add(r *result) {
 	if e.Example != nil && len(s.Examples) < record.PageExamples {
 		s.Examples = append(s.Examples, e.Example()...)
 	}
-	writes := s.writes
 	s.writes += len(e.Mutations) + len(r.incomplete.Mutations)
-	own := len(s.Own)
-	defer func() {
-		if r.compare && s.writes > writes && len(s.Own) == own {
-			s.Compared++
-		}
-	}()
-	for _, seen := range e.Seen {
-		if r.compare && s.writes > writes && !seen.OfPage {
+	for _, g := range r.guards(0) {
+		if name := g.Key.Encode(); g.Free && !s.compared[name] {
+			if s.compared == nil {
+				s.compared = make(map[string]bool)
+			}
+			s.compared[name] = true
 			s.Compared++
 		}
 	}
@@ -147,9 +146,29 @@ type Guard struct {
 	of int // the place of the page's entity whose result depends on the guarded entity
 }
 
+// guards returns the entities that a call has read, if they must be unchanged when the page commits.
+// The argument place is the entity's index in the page. A call that has read only its own entity,
+// and writes nothing, has none, because it has seen a single state of the database.
+func (r *result) guards(place int) (all []Guard) {
+	for _, s := range r.effect.Seen {
+		if !s.OfPage {
+			all = append(all, Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place})
+		}
+	}
+	if r.compare && len(all)+len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0 {
+		own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
+		for _, m := range r.effect.Mutations {
+			if m.Key.Equal(r.at.Key) {
+				own.Free = m.On != (wire.Condition{}) && !m.On.Free
+			}
+		}
+		all = append(all, own)
+	}
+	return all
+}
+
 // Guards returns the entities that must be unchanged when the page commits. These are entities that
-// the page inserts, or overwrites after it has read them. If the function writes anything for an
-// entity of the page, everything that this call has read is guarded, too.
+// the page inserts, or overwrites after it has read them, and the entities that calls have read.
 func (o *Results) Guards() (all []Guard) {
 	if o.visits {
 		return nil
@@ -159,31 +178,18 @@ func (o *Results) Guards() (all []Guard) {
 		if r.effect == nil {
 			continue
 		}
-		own := false
 		for _, m := range r.effect.Mutations {
 			switch {
 			case m.Inserts:
 				if o.writer(i, m.Key.Encode()) < 0 { // otherwise the result of an earlier entity has this guard
 					all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Gone: true}, of: i})
 				}
-			case m.Key.Equal(r.at.Key) && (m.On == (wire.Condition{}) || m.On.Free):
-				own = true
 			case m.On != (wire.Condition{}) && !m.On.Free:
 				all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Version: m.On.Version, Gone: m.On.Version == 0},
 					of: i})
 			}
 		}
-		if len(r.effect.Mutations)+len(r.incomplete.Mutations) == 0 {
-			continue
-		}
-		if r.compare {
-			all = append(all, Guard{Key: r.at.Key, Was: r.read, Free: !own, of: i})
-		}
-		for _, s := range r.effect.Seen {
-			if !s.OfPage {
-				all = append(all, Guard{Key: s.Key, Was: s.Stamp, Free: true, of: i})
-			}
-		}
+		all = append(all, r.guards(i)...)
 	}
 	return all
 }

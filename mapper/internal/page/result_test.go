@@ -71,7 +71,8 @@ func TestCommits(t *testing.T) {
 		with               func(p *Page)
 	}{
 		{name: "nothing", fn: func(*call) {}},
-		{name: "nothing is written: what was read may change", fn: func(c *call) { c.sees(7) }},
+		{name: "nothing is written: what was read has to stay", fn: func(c *call) { c.sees(7) },
+			relies: "7@1 read, 1@1 read, 7@1 read, 2@1 read"},
 		{name: "each", fn: func(c *call) { c.n++ }, want: "put 1@1, put 2@1", relies: "1@1, 2@1"},
 		{name: "one is deleted", fn: func(c *call) {
 			if c.id == 2 {
@@ -88,7 +89,7 @@ func TestCommits(t *testing.T) {
 				c.sees(8)
 				puts(c, 7)
 			}
-		}, want: "put 7", relies: "1@1 read, 8@1 read"},
+		}, want: "put 7", relies: "8@1 read, 1@1 read"},
 		{name: "both put one: the last counts", fn: func(c *call) { puts(c, 7) }, want: "put 7",
 			relies: "1@1 read, 2@1 read"},
 		{name: "both delete one", fn: func(c *call) { c.Delete(keyOf(7)) }, want: "delete 7",
