@@ -19,7 +19,7 @@ var errUnproven = errors.New("the records do not prove that the job covers its q
 func newVerify() *cobra.Command {
 	var db database
 	var entities bool
-	var at string
+	var when time.Time
 	c := &cobra.Command{
 		Use: "verify JOB", Short: "Check that a job's records cover its query", GroupID: databaseGroup, Args: oneJob,
 		Long: "Reads all records of a job, and checks that they cover its query without a gap or an overlap.",
@@ -27,25 +27,18 @@ func newVerify() *cobra.Command {
 	flags := c.Flags()
 	db.define(flags)
 	flags.BoolVar(&entities, "entities", false, "also compare the ranges with the keys of the entities that exist now")
-	flags.StringVar(&at, "at", "",
+	flags.Var((*moment)(&when), "at",
 		"like --entities, but with the entities that existed at this `time`, such as 2006-01-02T15:04:05Z. The "+
 			"database must still have its state of this time")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		var when time.Time
-		if at != "" {
-			var err error
-			if when, err = time.Parse(time.RFC3339, at); err != nil {
-				return usageError(fmt.Errorf("--at is %q, it has to be like 2006-01-02T15:04:05Z", at))
-			}
-		}
 		client, err := db.open(c.Context())
 		if err != nil {
 			return err
 		}
 		defer client.Close()
 		proof, err := mapper.VerifyJob(c.Context(), client, args[0],
-			&mapper.VerifyOptions{Entities: entities || at != "", ReadTime: when})
+			&mapper.VerifyOptions{Entities: entities || !when.IsZero(), ReadTime: when})
 		if err != nil {
 			return db.explain(err)
 		}
