@@ -199,6 +199,10 @@ func TestControl(t *testing.T) {
 	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // the queue of its mapper
 		t.Errorf("moved: %+v", s)
 	}
+	var p mapper.Proof
+	if ask("POST", "/spring/verify?entities=true", "", &p); p.Ranges == 0 || p.Pending != p.Ranges {
+		t.Errorf("verified: %+v", p)
+	}
 	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.StateAborted {
 		t.Errorf("aborted: %+v", s)
 	}
@@ -249,6 +253,9 @@ func checkMistakes(o *office, h http.Handler) {
 		{"GET", "/none/history", "", 404, "no such job"},
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
+		{"POST", "/none/verify", "", 404, "no such job"},
+		{"POST", "/none/verify?entities=maybe", "", 400, `\"entities\" is \"maybe\", it has to be true or false`},
+		{"POST", "/none/verify?read_time=now&entities=true", "", 400, `\"read_time\" is \"now\": it has to be like`},
 		{"GET", "/none?x=1", "", 400, `unknown parameter \"x\"`},
 		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} for no limit`},
 		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `for no limit`},

@@ -115,7 +115,7 @@ func commandPage(root *cobra.Command) string {
 		if g.ID == databaseGroup {
 			db := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(database).define(db)
-			b.WriteString("\n`splits` and `verify` also have flags that choose the database:\n" + flagList(db))
+			b.WriteString("\n`splits` chooses the database by `--project` and `--database`.\n")
 			but = append(but, db)
 		}
 		for _, c := range root.Commands() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,7 +96,7 @@ func (f *jobFlags) check(kind bool) error {
 	return nil
 }
 
-// A nameList is the value of a flag: names with commas between them, in the form of a line of CSV.
+// A nameList is the value of a flag: names with commas between them.
 type nameList []string
 
 func (l *nameList) Type() string { return "names" }
@@ -105,12 +104,9 @@ func (l *nameList) Type() string { return "names" }
 func (l *nameList) String() string { return strings.Join(*l, ",") }
 
 func (l *nameList) Set(text string) error {
-	all, err := csv.NewReader(strings.NewReader(text)).Read()
-	if err != nil {
-		return errors.New("it has to be names with commas between them")
-	}
+	all, err := operator.NameList(text)
 	*l = all
-	return nil
+	return err
 }
 
 // A moment is the value of a flag: a time with its zone.
@@ -352,7 +348,6 @@ func newPlan() *cobra.Command {
 cost. It starts no job. With --calls, a limit of calls to a service, the plan assumes that the function makes
 one such call for each entity. A plan costs at most a few thousand reads, or 11,000 if it must count the
 entities that match a filter.`,
-		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
