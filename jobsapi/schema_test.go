@@ -19,8 +19,9 @@ const schemaPath = "../docs/" + apischema.Path
 // name. The definitions describe answers of the jobs API and outputs of the command line. A list of
 // the API has the field next; the command line prints only the list.
 var schemaTypes = map[string]reflect.Type{
-	"status": reflect.TypeFor[mapper.Status](), "estimate": reflect.TypeFor[mapper.Estimate](), "proof": reflect.TypeFor[mapper.Proof](),
-	"jobs": reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
+	"status": reflect.TypeFor[mapper.Status](), "estimate": reflect.TypeFor[mapper.Estimate](),
+	"proof": reflect.TypeFor[mapper.Proof](),
+	"jobs":  reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
 	"causes": reflect.TypeFor[[]mapper.FailureCause](), "history": reflect.TypeFor[[]mapper.HistoryEntry](),
 	"left": reflect.TypeFor[[]mapper.NotUndone](), "examples": reflect.TypeFor[[]mapper.Example](),
 	"GET /jobs": reflect.TypeFor[struct {

@@ -24,9 +24,8 @@ import (
 // jobCommands returns the commands that list, show and control the jobs of a service.
 func jobCommands() []*cobra.Command {
 	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
-		newBudget(),
-		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newVerify(), newCleanUp(), newStopAll(),
-		newLogin(), newLogout()}
+		newBudget(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newVerify(),
+		newCleanUp(), newStopAll(), newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Start no more pages of a job",
 			"Starts no more pages of a job. Running pages finish. A job can stay paused for any time."},

@@ -27,7 +27,8 @@ func TestQueryOfFlags(t *testing.T) {
 	} {
 		out, errs, code := command(t, "", words("start count --allow-empty --allow-overlap -o json "+flags)...)
 		var status struct{ Query mapper.Query }
-		if err := json.Unmarshal([]byte(out), &status); err != nil || code != 0 || !reflect.DeepEqual(status.Query, want) {
+		err := json.Unmarshal([]byte(out), &status)
+		if err != nil || code != 0 || !reflect.DeepEqual(status.Query, want) {
 			t.Errorf("%s: %d %s %v %+v, want %+v", flags, code, errs, err, status.Query, want)
 		}
 		if _, errs, code := command(t, "", words("plan count --allow-empty "+flags)...); code != 0 {

@@ -280,6 +280,17 @@ func (s *service) noInstance(code int, said string) error {
 		s.address, code, what)
 }
 
+// notFound returns the error for an answer with the code 404, whose text is said.
+func (s *service) notFound(said string) error {
+	if at := strings.Index(said, "no such job"); at >= 0 {
+		return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
+	}
+	if strings.HasPrefix(said, "there is no such path") {
+		return fmt.Errorf("the service at %s does not know this request: deploy it with a newer scattermap", s.address)
+	}
+	return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE", s.address)
+}
+
 // refusal returns the error for an answer whose code is not a success, with advice for the user.
 // The argument sent is the token that the request had.
 func (s *service) refusal(code int, text []byte, sent proof) error {
@@ -320,15 +331,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		return fmt.Errorf("the service at %s does not let %s in (403: %s): add it to OPERATORS of the "+
 			"service", s.address, who, said)
 	case http.StatusNotFound:
-		if at := strings.Index(said, "no such job"); at >= 0 {
-			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
-		}
-		if !page && strings.Contains(said, "there is no such path") {
-			return fmt.Errorf("the service at %s does not know this request: deploy it with a newer scattermap",
-				s.address)
-		}
-		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
-			s.address)
+		return s.notFound(said)
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return s.noInstance(code, said)
 	case http.StatusInternalServerError:
