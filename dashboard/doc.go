@@ -10,7 +10,7 @@
 //	mux.Handle("/dashboard/", pages) // people
 //
 // Without [Options.Allow] every request is refused, as in package jobsapi. With [Options.ReadOnly]
-// the pages change nothing. Package jobsapi has the same controls for programs, except verify.
+// the pages change nothing. Package jobsapi has the same controls for programs.
 //
 // The pages work without JavaScript. With it they refresh every two seconds while a job runs. Each
 // piece of data is read at most once in two seconds, for any number of viewers.

@@ -74,6 +74,47 @@ func TestFormParams(t *testing.T) {
 	}
 }
 
+// TestFormSettings starts jobs by the inputs that choose entities, attempts and times. It compares
+// the jobs' queries and settings with what was entered.
+func TestFormSettings(t *testing.T) {
+	testflag.Sequential(t)
+	w := newWorld(t, nil)
+	w.putAccounts(t, 1)
+	for i, test := range []struct {
+		entered []string
+		query   mapper.Query
+		options mapper.StartOptions
+	}{
+		{[]string{"kind", "Account, Ghost"}, mapper.Query{Kinds: []string{"Account", "Ghost"}}, mapper.StartOptions{}},
+		{[]string{"namespace", "b,a"}, mapper.Query{Kind: "Account", Namespaces: []string{"a", "b"}},
+			mapper.StartOptions{}},
+		{[]string{"all_namespaces", "on"}, mapper.Query{Kind: "Account", AllNamespaces: true}, mapper.StartOptions{}},
+		{[]string{"shard_by", "Balance"}, mapper.Query{Kind: "Account", ShardBy: "Balance"}, mapper.StartOptions{}},
+		{[]string{"keys_only", "on"}, mapper.Query{Kind: "Account", KeysOnly: true}, mapper.StartOptions{}},
+		{[]string{"attempts", "7", "page_time", "2s", "entity_timeout", "5s"}, mapper.Query{Kind: "Account"},
+			mapper.StartOptions{Retries: mapper.RetryPolicy{MaxAttempts: 7}, PageTime: 2 * time.Second,
+				EntityTimeout: 5 * time.Second}},
+	} {
+		id := fmt.Sprint("set-", i)
+		entered := form(append(test.entered, "id", id, "allow_empty", "on", "beside", "on")...)
+		code, text := post(t, w.url+"start", entered, "Accept", "application/json")
+		if code != http.StatusOK {
+			t.Errorf("%q: %d %s", test.entered, code, text)
+			continue
+		}
+		s, err := w.engine.Job(id).Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := test.options
+		if got := s.Settings; !reflect.DeepEqual(s.Query, test.query) || want.PageTime > 0 &&
+			(got.PageTime != want.PageTime || got.EntityTimeout != want.EntityTimeout ||
+				got.Retries.MaxAttempts != want.Retries.MaxAttempts) {
+			t.Errorf("%q: %+v, %+v", test.entered, s.Query, got)
+		}
+	}
+}
+
 // TestFormRefused posts forms with a mistake. The page must show an error with the field's name,
 // keep the inputs, and start no job.
 func TestFormRefused(t *testing.T) {
@@ -107,6 +148,11 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"kind", "Nothing"}, "set “Allow a kind without entities”"},
 		{[]string{"per_entity", "fast"}, "“Time per entity”"},
 		{[]string{"kind", "__x__"}, "__x__"},
+		{[]string{"kind", "a,\""}, "“Kind” is &#34;a,\\&#34;&#34;: it has to be names with commas between them"},
+		{[]string{"namespace", "a", "all_namespaces", "on"}, "set only one of “Namespace”"},
+		{[]string{"read_time", "today"}, "“Read time”"}, {[]string{"attempts", "0"}, "“Attempts” is 0"},
+		{[]string{"attempts", "101"}, "“Attempts” has to be"}, {[]string{"page_time", "1h"}, "“Page time” has to be"},
+		{[]string{"entity_timeout", "0s"}, "“Time limit of an entity” is 0"},
 	} {
 		for _, do := range []string{"plan", "start"} {
 			entered := append([]string{"id", "refused", "do", do, "reason", "it was entered"}, test.entered...)

@@ -18,7 +18,10 @@ var labels = map[string]string{
 	"background":  "Background: give way to other clients of the database",
 	"beside":      "Run beside other jobs of the mapper",
 	"allow_empty": "Allow a kind without entities", "rehearsal": "Rehearsal",
-	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
+	"all_namespaces": "All namespaces", "shard_by": "In the order of a property", "keys_only": "Read only keys",
+	"read_time": "Read time", "attempts": "Attempts", "page_time": "Page time",
+	"entity_timeout": "Time limit of an entity",
+	"move":           "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
 // inputs has the name of the form's input for each setting whose input is not called like the
@@ -27,7 +30,9 @@ var inputs = map[string]string{
 	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.calls": "calls",
 	"rate.ramp": "ramp", "for_ns": "for",
 	"budget.dollars": "budget", "budget.operations": "budget", "expected_workers": "workers",
-	"per_entity_ns": "per_entity", "allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
+	"per_entity_ns": "per_entity", "page_time_ns": "page_time", "entity_timeout_ns": "entity_timeout",
+	"retries.attempts": "attempts", "kinds": "kind", "namespaces": "namespace",
+	"allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
 	"end": "filters", "ancestor": "filters",
 }
 

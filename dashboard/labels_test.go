@@ -40,8 +40,8 @@ func TestLabels(t *testing.T) {
 	}
 	s := new(server)
 	got := s.said(fmt.Errorf("mapper: start: %w", settings.Errorf("StartOptions.Rate.Ramp, Query.Start, "+
-		"StartOptions.PageTime and Job.Move")))
-	if want := "“Ramp up”, “Filters”, \"page_time_ns\" of " +
+		"StartOptions.FailureShare and Job.Move")))
+	if want := "“Ramp up”, “Filters”, \"failure_share\" of " +
 		"the jobs API and “Move to this service”"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}

@@ -133,10 +133,21 @@ type entered struct {
 // read parses the form's inputs, which are in q.
 func (f *form) read(q url.Values) (in entered, err error) {
 	in.mapper = f.Chosen.Name
-	in.query = mapper.Query{Kind: strings.TrimSpace(q.Get("kind")), Namespace: strings.TrimSpace(q.Get("namespace"))}
+	in.query = mapper.Query{ShardBy: strings.TrimSpace(q.Get("shard_by")), KeysOnly: q.Get("keys_only") != "",
+		AllNamespaces: q.Get("all_namespaces") != ""}
 	var bad []error
 	note := func(err error) { bad = append(bad, err) }
-	if in.query.Kind == "" && !f.Chosen.Kindless {
+	in.query.Kind, in.query.Kinds, err = oneOrMore(q, "kind")
+	note(err)
+	in.query.Namespace, in.query.Namespaces, err = oneOrMore(q, "namespace")
+	note(err)
+	if at := strings.TrimSpace(q.Get("read_time")); at != "" {
+		if in.query.ReadTime, err = time.Parse(time.RFC3339, at); err != nil {
+			note(operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be like 2006-01-02T15:04:05Z",
+				labelOf("read_time"), at)))
+		}
+	}
+	if strings.TrimSpace(q.Get("kind")) == "" && !f.Chosen.Kindless {
 		note(operator.BadRequest("the kind is missing: which entities is the job over?"))
 	}
 	for line := range strings.Lines(q.Get("filters")) {
@@ -173,7 +184,8 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		note(operator.BadRequest("the ID is missing: it makes repeated starts one job"))
 	}
 	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.ExpectedWorkers,
-		"failure_limit": &in.options.FailureLimit, "concurrency": &in.options.Concurrency} {
+		"failure_limit": &in.options.FailureLimit, "concurrency": &in.options.Concurrency,
+		"attempts": &in.options.Retries.MaxAttempts} {
 		*to, err = whole(q, name, byDefault)
 		note(err)
 	}
@@ -186,9 +198,29 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		"beside": &in.options.AllowOverlap, "allow_empty": &in.options.AllowEmpty} {
 		*to = q.Get(name) != ""
 	}
-	in.each, err = lasting(q, "per_entity", byDefault)
-	note(err)
+	for name, to := range map[string]*time.Duration{"per_entity": &in.each, "page_time": &in.options.PageTime,
+		"entity_timeout": &in.options.EntityTimeout} {
+		*to, err = lasting(q, name, byDefault)
+		note(err)
+	}
 	return in, errors.Join(bad...)
+}
+
+// oneOrMore reads an input with one name, or with several names and commas between them. It returns
+// one name, or the list of names.
+func oneOrMore(q url.Values, name string) (one string, several []string, err error) {
+	text := strings.TrimSpace(q.Get(name))
+	if text == "" {
+		return "", nil, nil
+	}
+	all, err := operator.NameList(text)
+	switch {
+	case err != nil:
+		return "", nil, operator.BadRequest(fmt.Sprintf("%s is %.100q: %v", labelOf(name), text, err))
+	case len(all) == 1:
+		return all[0], nil, nil
+	}
+	return "", all, nil
 }
 
 // plan returns the estimate for the job that the inputs describe.

@@ -29,6 +29,7 @@
 //	POST /jobs/ID/rate         sets the rate limit
 //	POST /jobs/ID/budget       limits the cost from now on
 //	POST /jobs/ID/clean-up     deletes the job's records
+//	POST /jobs/ID/verify       checks that the records cover the query: mapper.Proof
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with the
 // caller. Requests can be repeated safely: a start must have an ID, and a second start with the ID

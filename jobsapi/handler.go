@@ -79,6 +79,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("POST /{id}/rate", s.rate)
 	handle("POST /{id}/budget", s.budget)
 	handle("POST /{id}/clean-up", s.cleanUp)
+	handle("POST /{id}/verify", s.verify)
 	for name, do := range map[string]func(*mapper.Job, context.Context) error{
 		"pause": (*mapper.Job).Pause, "resume": (*mapper.Job).Resume, "abort": (*mapper.Job).Abort,
 		"move": (*mapper.Job).Move,
@@ -246,11 +247,11 @@ func (s service) list(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := q.Get("all")
-	if all != "" && all != "true" && all != "false" {
-		return nil, operator.BadRequest(fmt.Sprintf("the parameter \"all\" is %q, it has to be true or false", all))
+	all, err := truth(q, "all")
+	if err != nil {
+		return nil, err
 	}
-	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all == "true"}
+	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all}
 	jobs, next, err := s.engine.JobsPage(r.Context(), o, q.Get("cursor"))
 	return struct {
 		Jobs []mapper.JobInfo `json:"jobs"`
@@ -353,6 +354,40 @@ func (s service) history(r *http.Request) (any, error) {
 	return struct {
 		History []mapper.HistoryEntry `json:"history"`
 	}{append([]mapper.HistoryEntry{}, acts...)}, err
+}
+
+// verify checks that a job's records cover its query.
+func (s service) verify(r *http.Request) (any, error) {
+	q, err := parameters(r, "entities", "read_time")
+	if err == nil {
+		err = noBody(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var o mapper.VerifyOptions
+	if o.Entities, err = truth(q, "entities"); err != nil {
+		return nil, err
+	}
+	if at := q.Get("read_time"); at != "" {
+		if o.ReadTime, err = time.Parse(time.RFC3339, at); err != nil || !o.Entities {
+			return nil, operator.BadRequest(fmt.Sprintf("the parameter \"read_time\" is %.100q: it has to be like "+
+				"2006-01-02T15:04:05Z, and needs entities=true", at))
+		}
+	}
+	return s.job(r).Verify(r.Context(), &o)
+}
+
+// truth returns the value of a request's parameter that is true or false. By default it is false.
+func truth(q url.Values, name string) (bool, error) {
+	switch v := q.Get(name); v {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, operator.BadRequest(fmt.Sprintf("the parameter %q is %q, it has to be true or false", name, v))
+	}
 }
 
 // rate sets the rate limit of a job.

@@ -221,6 +221,18 @@ func TestControl(t *testing.T) {
 	checkMistakes(o, h)
 }
 
+// TestVerify verifies a job that no task has processed.
+func TestVerify(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
+	o.ask(h, "POST", "/jobs", start, 200, nil)
+	var p mapper.Proof
+	o.ask(h, "POST", "/jobs/spring/verify?entities=true", "", 200, &p)
+	if p.Ranges == 0 || p.Pending != p.Ranges || p.Err() != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
 // checkMistakes checks the answers to wrong requests. TestControl calls it after it has cleaned up
 // its job.
 func checkMistakes(o *office, h http.Handler) {
@@ -249,6 +261,9 @@ func checkMistakes(o *office, h http.Handler) {
 		{"GET", "/none/history", "", 404, "no such job"},
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
+		{"POST", "/none/verify", "", 404, "no such job"},
+		{"POST", "/none/verify?entities=maybe", "", 400, `\"entities\" is \"maybe\", it has to be true or false`},
+		{"POST", "/none/verify?read_time=now&entities=true", "", 400, `\"read_time\" is \"now\": it has to be like`},
 		{"GET", "/none?x=1", "", 400, `unknown parameter \"x\"`},
 		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} for no limit`},
 		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `for no limit`},

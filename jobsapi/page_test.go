@@ -110,7 +110,7 @@ var pageTypes = []any{mapper.StartOptions{}, mapper.Query{}, mapper.Rate{}, mapp
 	mapper.Splitting{}, mapper.CleanUpOptions{}, mapper.Status{}, mapper.Progress{}, mapper.CountBounds{},
 	mapper.Bounds{}, mapper.KindStatus{},
 	mapper.JobInfo{}, mapper.Failure{}, mapper.FailureCause{}, mapper.NotUndone{}, mapper.Example{},
-	mapper.ExampleProperty{}, mapper.HistoryEntry{}, mapper.Estimate{}, billing.Usage{}}
+	mapper.ExampleProperty{}, mapper.HistoryEntry{}, mapper.Proof{}, mapper.Estimate{}, billing.Usage{}}
 
 // TestPageFields compares the fields of docs/jobs-api.md, their types and their order with the
 // fields of the Go types.

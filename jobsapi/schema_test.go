@@ -20,7 +20,8 @@ const schemaPath = "../docs/" + apischema.Path
 // the API has the field next; the command line prints only the list.
 var schemaTypes = map[string]reflect.Type{
 	"status": reflect.TypeFor[mapper.Status](), "estimate": reflect.TypeFor[mapper.Estimate](),
-	"jobs": reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
+	"proof": reflect.TypeFor[mapper.Proof](),
+	"jobs":  reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
 	"causes": reflect.TypeFor[[]mapper.FailureCause](), "history": reflect.TypeFor[[]mapper.HistoryEntry](),
 	"left": reflect.TypeFor[[]mapper.NotUndone](), "examples": reflect.TypeFor[[]mapper.Example](),
 	"GET /jobs": reflect.TypeFor[struct {
@@ -86,6 +87,8 @@ func answerOf(method, path string) string {
 	switch parts := strings.Split(strings.Trim(path, "/"), "/"); {
 	case strings.HasSuffix(path, "/plan"):
 		return "estimate"
+	case strings.HasSuffix(path, "/verify"):
+		return "proof"
 	case method == "GET" && len(parts) == 1:
 		return "GET /jobs"
 	case method == "GET" && len(parts) == 3:

@@ -15,23 +15,19 @@ import (
 
 func newFailures() *cobra.Command {
 	var s service
-	var all, byCause bool
+	var some lengthFlags
+	var byCause bool
 	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob,
 		Long: "Lists the entities that a job could not process."}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "list all failures, and not only the first 100")
+	some.define(c.Flags())
 	c.Flags().BoolVar(&byCause, "by-cause", false, "group failures by cause, with a count and an example")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if byCause {
 			return causes(c, &s, args[0], format)
 		}
-		failures, more := []mapper.Failure{}, false
-		err := list(c.Context(), &s, args[0]+"/failures", "failures", nil, func(some []mapper.Failure) bool {
-			failures = append(failures, some...)
-			more = len(some) == 100 && !all
-			return all
-		})
+		failures, more, err := first[mapper.Failure](c.Context(), &s, args[0]+"/failures", "failures", some)
 		if err != nil {
 			return err
 		}
@@ -50,7 +46,7 @@ func newFailures() *cobra.Command {
 			return err
 		}
 		if more {
-			_, err = fmt.Fprintln(c.ErrOrStderr(), "There may be more: --all lists them.")
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
 		}
 		return err
 	}

@@ -105,7 +105,8 @@ var (
 	// user's shell may contain one of these flags, and the user may then add another value.
 	mayReplace = []string{"service", "token-command", "straight", "target", "task-account", "project", "database",
 		"output", "reason"}
-	mayNotBeZero = []string{"page-size", "expected-workers", "concurrency", "failure-limit", "per-entity"}
+	mayNotBeZero = []string{"page-size", "expected-workers", "concurrency", "failure-limit", "per-entity", "attempts",
+		"page-time", "entity-timeout"}
 )
 
 // guardFlags wraps the values of all flags of a command and its subcommands in a given. It leaves

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
@@ -23,9 +24,8 @@ import (
 // jobCommands returns the commands that list, show and control the jobs of a service.
 func jobCommands() []*cobra.Command {
 	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
-		newBudget(),
-		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
-		newLogin(), newLogout()}
+		newBudget(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newVerify(),
+		newCleanUp(), newStopAll(), newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Start no more pages of a job",
 			"Starts no more pages of a job. Running pages finish. A job can stay paused for any time."},
@@ -35,12 +35,10 @@ func jobCommands() []*cobra.Command {
 		{"abort", "End a job permanently",
 			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged."},
 		{"retry", "Process a job's failures again",
-			"Processes only the failures of a job again. Each failure gets as many attempts as at first. " +
-				"The command refuses a job that succeeded without failures."},
+			"Processes only the failures of a job again. Each failure gets as many attempts as at first."},
 		{"move", "Move a job to this service's queue",
 			"Moves a job to the service that answers this command, for example after the job's queue or service was " +
-				"deleted or renamed. The service must have the job's mapper. The job gets the queue that the " +
-				"service gives to new jobs of this mapper."},
+				"deleted or renamed. The service must have the job's mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -191,6 +189,34 @@ func list[T any](ctx context.Context, s *service, path, name string, parameters 
 		}
 		parameters.Set("cursor", next)
 	}
+}
+
+// lengthFlags are the flags that say how many entities a command lists.
+type lengthFlags struct {
+	all   bool
+	limit int
+}
+
+func (l *lengthFlags) define(flags *pflag.FlagSet) {
+	flags.BoolVar(&l.all, "all", false, "list all entities")
+	flags.IntVar(&l.limit, "limit", 100, "list up to this `number` of entities")
+}
+
+// first reads the start of a list of the jobs API, as list does. It also reports whether the whole
+// list has more items.
+func first[T any](ctx context.Context, s *service, path, name string, l lengthFlags) (items []T, more bool, err error) {
+	if l.limit < 1 {
+		return nil, false, usageError(fmt.Errorf("--limit is %d, it has to be at least 1", l.limit))
+	}
+	items = []T{} // an empty list is no null
+	err = list(ctx, s, path, name, nil, func(some []T) bool {
+		items = append(items, some...)
+		return l.all || len(items) <= l.limit
+	})
+	if more = err == nil && !l.all && len(items) > l.limit; more {
+		items = items[:l.limit]
+	}
+	return items, more, err
 }
 
 func newJobs() *cobra.Command {
@@ -382,7 +408,6 @@ func newRate() *cobra.Command {
 		Short: "Set a job's rate limit, in entities a second; 0 is no limit",
 		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits, so repeat
 the flags that you want to keep.`,
-		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError(errors.New("rate: name a job and a number of entities a second"))
@@ -424,7 +449,6 @@ func newBudget() *cobra.Command {
 		Use: "budget JOB DOLLARS", Short: "Set what a job may cost from now on, in dollars; 0 is no limit",
 		Long: `Sets what a job may cost from now on, in dollars; 0 is no limit. The job pauses before a page that
 might exceed its budget. The command does not resume a paused job.`,
-		Example: "  scattermap budget spring 5\n  scattermap budget spring 0 --operations 1000000",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError(errors.New("budget: name a job and a number of dollars"))
@@ -488,9 +512,8 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: `Deletes the records of a job that has ended, except the job's own record and its failures. So
-describe, jobs, failures and history still work. The job can no longer be resumed, retried, undone or
-verified.`,
+		Long: `Deletes the records of a job that has ended, except the job's own record and its failures. The
+job can no longer be resumed, retried, undone or verified.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

@@ -115,7 +115,7 @@ func commandPage(root *cobra.Command) string {
 		if g.ID == databaseGroup {
 			db := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(database).define(db)
-			b.WriteString("\n`splits` and `verify` also have flags that choose the database:\n" + flagList(db))
+			b.WriteString("\n`splits` chooses the database by `--project` and `--database`.\n")
 			but = append(but, db)
 		}
 		for _, c := range root.Commands() {
@@ -143,11 +143,13 @@ func commandPage(root *cobra.Command) string {
 			job := pflag.NewFlagSet("", pflag.ContinueOnError)
 			new(jobFlags).define(job)
 			b.WriteString(flagList(c.Flags(), append(but, job)...))
-			b.WriteString("\nA plan also has these flags of [start](#start):")
+			b.WriteString("\nA plan also has the flags of [start](#start), except")
 			comma := ""
-			job.VisitAll(func(f *pflag.Flag) {
-				fmt.Fprintf(&b, "%s `--%s`", comma, f.Name)
-				comma = ","
+			newStart().Flags().VisitAll(func(f *pflag.Flag) {
+				if job.Lookup(f.Name) == nil && c.Flags().Lookup(f.Name) == nil {
+					fmt.Fprintf(&b, "%s `--%s`", comma, f.Name)
+					comma = ","
+				}
 			})
 			b.WriteString(".\n")
 		}

@@ -54,8 +54,12 @@ func (s *service) defineReason(flags *pflag.FlagSet) {
 // planPath is the path of plans, relative to the path of jobs in the jobs API.
 const planPath = "plan"
 
-// callTime is the timeout of a request to the jobs API.
-const callTime = time.Minute
+// callTime is the timeout of a request to the jobs API. A verification reads all records of a job,
+// and may take proofTime.
+const (
+	callTime  = time.Minute
+	proofTime = 10 * time.Minute
+)
 
 // call sends a request to the jobs API, and decodes the answer into v. If body is nil, the request
 // has no body. If v is nil, the answer is ignored.
@@ -63,7 +67,11 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	if err := checkPath(path); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	limit := callTime
+	if strings.HasSuffix(path, verifyPath) {
+		limit = proofTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var content []byte
 	if body != nil {
@@ -272,6 +280,17 @@ func (s *service) noInstance(code int, said string) error {
 		s.address, code, what)
 }
 
+// notFound returns the error for an answer with the code 404, whose text is said.
+func (s *service) notFound(said string) error {
+	if at := strings.Index(said, "no such job"); at >= 0 {
+		return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
+	}
+	if strings.HasPrefix(said, "there is no such path") {
+		return fmt.Errorf("the service at %s does not know this request: deploy it with a newer scattermap", s.address)
+	}
+	return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE", s.address)
+}
+
 // refusal returns the error for an answer whose code is not a success, with advice for the user.
 // The argument sent is the token that the request had.
 func (s *service) refusal(code int, text []byte, sent proof) error {
@@ -312,11 +331,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		return fmt.Errorf("the service at %s does not let %s in (403: %s): add it to OPERATORS of the "+
 			"service", s.address, who, said)
 	case http.StatusNotFound:
-		if at := strings.Index(said, "no such job"); at >= 0 {
-			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
-		}
-		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
-			s.address)
+		return s.notFound(said)
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return s.noInstance(code, said)
 	case http.StatusInternalServerError:

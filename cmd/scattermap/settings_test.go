@@ -67,8 +67,8 @@ func TestOlderService(t *testing.T) {
 	t.Parallel()
 	c := newStart()
 	for text, want := range map[string]string{
-		`{"error": "\"page_size\" and \"rate.entities\" of \"kind\": \"page_time_ns\""}`: `--page-size and --rate of ` +
-			`"kind": "page_time_ns" of the jobs API`,
+		`{"error": "\"page_size\" and \"rate.entities\" of \"kind\": \"failure_share\""}`: `--page-size and --rate ` +
+			`of "kind": "failure_share" of the jobs API`,
 		`{"error": "as it is"}`: "as it is", "no JSON": "no JSON",
 		`{"error": "bad arguments: params: \"from\" and \"to\" are both \"page_size\""}`: `bad arguments: params: ` +
 			`"from" and "to" are both "page_size"`,

@@ -35,9 +35,7 @@ for jobs. With --shard-by, an entity with several values may be in several parts
   oversampled    draw 32n-1 such keys, and cut at every 32nd
   splits         cut as this command does without --compare
 
-The output compares each part with the mean, the number of all entities divided by n. If too few
-entities have the property __scatter__, the output says so. In a larger kind, scatter and oversampled
-would be more even.`,
+The output compares each part with the mean.`,
 	}
 	flags := c.Flags()
 	db.define(flags)

@@ -36,6 +36,13 @@ const callsHelp = "the most `calls` a second; the function announces calls by Aw
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "the entities' `namespace`; by default the default namespace")
+	flags.Var((*nameList)(&f.query.Kinds), "kinds", "in place of --kind: several `kinds`, such as Account,Invoice")
+	flags.Var((*nameList)(&f.query.Namespaces), "namespaces", "several `namespaces`, such as acme,globex")
+	flags.BoolVar(&f.query.AllNamespaces, "all-namespaces", false, "all namespaces")
+	flags.StringVar(&f.query.ShardBy, "shard-by", "", "process in the order of this indexed `property`, not of keys")
+	flags.BoolVar(&f.query.KeysOnly, "keys-only", false, "read only keys")
+	flags.Var((*moment)(&f.query.ReadTime), "read-time",
+		"read the entities of this `time`, such as 2006-01-02T15:04:05Z")
 	flags.StringArrayVar(&f.filters, "filter", nil,
 		"a `condition` in GQL, such as \"Seats > 10 AND plan = 'free'\"; repeatable: all conditions must hold")
 	flags.StringVar(&f.share, "share", "", "process only this `share` of the entities, such as 1%")
@@ -64,8 +71,15 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 
 // check sets the query from the flags. If kind is true, a query without a kind is an error.
 func (f *jobFlags) check(kind bool) error {
-	if kind && f.query.Kind == "" {
+	if kind && f.query.Kind == "" && len(f.query.Kinds) == 0 {
 		return usageError(errors.New("--kind is empty: name the kind of the entities"))
+	}
+	q := f.query
+	if q.Kind != "" && len(q.Kinds) > 0 {
+		return usageError(errors.New("set only one of --kind and --kinds"))
+	}
+	if len(q.Namespaces) > 0 && (q.Namespace != "" || q.AllNamespaces) || q.AllNamespaces && q.Namespace != "" {
+		return usageError(errors.New("set only one of --namespace, --namespaces and --all-namespaces"))
 	}
 	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
 		return usageError(errors.New("--budget and --budget-operations have to be at least 0, and finite; 0 is no " +
@@ -79,6 +93,40 @@ func (f *jobFlags) check(kind bool) error {
 	if err := operator.AddShare(&f.query, f.share, f.except); err != nil {
 		return usageError(fmt.Errorf("--share, --except: %w", err))
 	}
+	return nil
+}
+
+// A nameList is the value of a flag: names with commas between them.
+type nameList []string
+
+func (l *nameList) Type() string { return "names" }
+
+func (l *nameList) String() string { return strings.Join(*l, ",") }
+
+func (l *nameList) Set(text string) error {
+	all, err := operator.NameList(text)
+	*l = all
+	return err
+}
+
+// A moment is the value of a flag: a time with its zone.
+type moment time.Time
+
+func (m *moment) Type() string { return "time" }
+
+func (m *moment) String() string {
+	if time.Time(*m).IsZero() {
+		return ""
+	}
+	return time.Time(*m).Format(time.RFC3339Nano)
+}
+
+func (m *moment) Set(text string) error {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return errors.New("it has to be like 2006-01-02T15:04:05Z")
+	}
+	*m = moment(t)
 	return nil
 }
 
@@ -167,9 +215,8 @@ func newStart() *cobra.Command {
 		Long: `Starts a job that runs a mapper of the service over the entities of a kind. Starts are idempotent:
 the same --id with the same arguments finds the existing job.
 
-A service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop,
-delete and erase. Without --execute, jobs of set, rename, drop, delete and erase are
-rehearsals, which write nothing. Only erase needs no --kind.`,
+A service may have the mappers of package prebuilt. Without --execute, jobs of set, rename, drop,
+delete and erase are rehearsals, which write nothing. Only erase needs no --kind.`,
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -183,8 +230,12 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
 		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records: a `duration` "+
-		"of at least 8d after its end (30d), or always; by default the service's setting, or without one, always")
+	flags.IntVar(&f.options.Retries.MaxAttempts, "attempts", 0,
+		"the `number` of attempts for an entity; by default the mapper's number")
+	flags.DurationVar(&f.options.PageTime, "page-time", 0, "the most time for a page; by default 3s")
+	flags.DurationVar(&f.options.EntityTimeout, "entity-timeout", 0, "the most time for an entity; by default 30s")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: "+
+		"a `duration` of at least 8d, such as 30d, or always; by default the service's setting, or else always")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
@@ -192,7 +243,7 @@ rehearsals, which write nothing. Only erase needs no --kind.`,
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		erases := args[0] == prebuilt.EraseName && f.query.Kind == ""
+		erases := args[0] == prebuilt.EraseName && f.query.Kind == "" && len(f.query.Kinds) == 0
 		if err := f.check(!erases); err != nil {
 			return err
 		}
@@ -297,7 +348,6 @@ func newPlan() *cobra.Command {
 cost. It starts no job. With --calls, a limit of calls to a service, the plan assumes that the function makes
 one such call for each entity. A plan costs at most a few thousand reads, or 11,000 if it must count the
 entities that match a filter.`,
-		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())

@@ -47,7 +47,7 @@ func (st *straight) define(flags *pflag.FlagSet) {
 
 // taskless lists the actions that create no task although they are POSTs. They do not need the URL
 // of the service that runs the tasks.
-var taskless = []string{"plan", "pause", "abort", "rate", "budget"}
+var taskless = []string{"plan", "pause", "abort", "rate", "budget", "verify"}
 
 // open connects to the database and the queue, and creates the handler of the jobs API. The
 // parameters method and path are the first request's: they show whether it may create a task.

@@ -63,31 +63,18 @@ changed in the two minutes before the job wrote them.`,
 
 func newLeft() *cobra.Command {
 	var s service
-	var all bool
-	var limit int
+	var some lengthFlags
 	c := &cobra.Command{
 		Use: "left JOB", Short: "List the entities that an undo did not restore, and why", Args: oneJob,
 		Long: "Lists the entities that JOB, an undo, did not restore, for example because somebody has changed them.",
 	}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "list all entities, and not only the first 100")
-	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number` of entities")
+	some.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if limit < 1 {
-			return usageError(fmt.Errorf("--limit is %d, it has to be at least 1", limit))
-		}
-		left := []mapper.NotUndone{}
-		err := list(c.Context(), &s, args[0]+"/left", "left", nil, func(some []mapper.NotUndone) bool {
-			left = append(left, some...)
-			return all || len(left) <= limit
-		})
+		left, more, err := first[mapper.NotUndone](c.Context(), &s, args[0]+"/left", "left", some)
 		if err != nil {
 			return err
-		}
-		more := !all && len(left) > limit
-		if more {
-			left = left[:limit]
 		}
 		if *format != table {
 			return format.write(c.OutOrStdout(), left)

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,37 +20,26 @@ var errUnproven = errors.New("the records do not prove that the job covers its q
 
 // newVerify returns the command that checks the records of a job.
 func newVerify() *cobra.Command {
-	var db database
+	var s service
 	var entities bool
-	var at string
+	var when time.Time
 	c := &cobra.Command{
-		Use: "verify JOB", Short: "Check that a job's records cover its query", GroupID: databaseGroup, Args: oneJob,
-		Long: "Reads all records of a job, and checks that they cover its query without a gap or an overlap.",
+		Use: "verify JOB", Short: "Check that a job's records cover its query", Args: oneJob,
+		Long: "Reads all records of a job, and checks that they cover its query without a gap or an overlap. " +
+			"With --project or --database, or if no service is set, the command reads the database itself.",
 	}
 	flags := c.Flags()
-	db.define(flags)
+	s.define(flags)
 	flags.BoolVar(&entities, "entities", false, "also compare the ranges with the keys of the entities that exist now")
-	flags.StringVar(&at, "at", "",
-		"like --entities, but with the entities that existed at this `time`, such as 2006-01-02T15:04:05Z. The "+
-			"database must still have its state of this time")
+	flags.Var((*moment)(&when), "at",
+		"like --entities, but with the entities of this `time`, such as 2006-01-02T15:04:05Z, which the database "+
+			"must still keep")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		var when time.Time
-		if at != "" {
-			var err error
-			if when, err = time.Parse(time.RFC3339, at); err != nil {
-				return usageError(fmt.Errorf("--at is %q, it has to be like 2006-01-02T15:04:05Z", at))
-			}
-		}
-		client, err := db.open(c.Context())
+		proof, err := s.verify(c.Context(), args[0], &mapper.VerifyOptions{
+			Entities: entities || !when.IsZero(), ReadTime: when})
 		if err != nil {
 			return err
-		}
-		defer client.Close()
-		proof, err := mapper.VerifyJob(c.Context(), client, args[0],
-			&mapper.VerifyOptions{Entities: entities || at != "", ReadTime: when})
-		if err != nil {
-			return db.explain(err)
 		}
 		if *format != table {
 			err = format.write(c.OutOrStdout(), proof)
@@ -60,6 +52,41 @@ func newVerify() *cobra.Command {
 		return err
 	}
 	return c
+}
+
+// verifyPath is the end of the path of verifications in the jobs API.
+const verifyPath = "/verify"
+
+// verify checks the records of a job. If the flags name a database and no queue, or if no service is
+// set, it reads the records from the database.
+func (s *service) verify(ctx context.Context, id string, o *mapper.VerifyOptions) (*mapper.Proof, error) {
+	db := &s.straight.db
+	direct := db.project != "" || db.id != ""
+	if s.address == "" && !direct {
+		all, err := readLogins()
+		if err != nil {
+			return nil, err
+		}
+		direct = all.Current == ""
+	}
+	if s.straight.queue != "" || !direct {
+		parameters := url.Values{}
+		if o.Entities {
+			parameters.Set("entities", "true")
+		}
+		if !o.ReadTime.IsZero() {
+			parameters.Set("read_time", o.ReadTime.Format(time.RFC3339Nano))
+		}
+		proof := new(mapper.Proof)
+		return proof, s.call(ctx, http.MethodPost, id+verifyPath, parameters, nil, proof)
+	}
+	client, err := db.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	proof, err := mapper.VerifyJob(ctx, client, id, o)
+	return proof, db.explain(err)
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {

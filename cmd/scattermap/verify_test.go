@@ -4,8 +4,10 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
@@ -97,6 +99,36 @@ func TestVerify(t *testing.T) {
 	}
 	if out, err := verify(); err == nil || !strings.Contains(out, "problem:") || strings.Contains(out, "proven") {
 		t.Errorf("with a gap: %v\n%s", err, out)
+	}
+}
+
+// TestVerifyByService verifies jobs by the jobs API of a service. An older service says that it is
+// older.
+func TestVerifyByService(t *testing.T) {
+	newService(t, 1000)
+	if _, errs, code := command(t, "", words("start count --kind Account --id spring --watch")...); code != 0 {
+		t.Fatal(errs)
+	}
+	at := time.Now().UTC().Add(-time.Second).Format(time.RFC3339)
+	older := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"error": "there is no such path: docs/jobs-api.md lists them"}`)
+	}))
+	t.Cleanup(older.Close)
+	for line, want := range map[string]string{
+		"verify spring":                        "proven: the ranges cover",
+		"verify spring --entities":             "the same, and 0 others",
+		"verify spring --at " + at:             "ranges compared with their entities",
+		"verify spring -o json":                `"pending": 0`,
+		"verify none":                          "no such job: none; \"scattermap jobs --all\"",
+		"verify spring --at now":               "--at",
+		"verify --service x spring":            "it has to be an http or https URL",
+		"verify spring --service " + older.URL: "deploy it with a newer scattermap",
+	} {
+		out, errs, _ := command(t, "", words(line)...)
+		if !strings.Contains(out+errs, want) {
+			t.Errorf("%s: %s%s, want %q", line, out, errs, want)
+		}
 	}
 }
 
