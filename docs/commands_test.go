@@ -433,6 +433,9 @@ func newScattermapHelp(t *testing.T) *scattermapHelp {
 
 // check checks a command line of scattermap. In a sentence, a command may lack its arguments.
 func (h *scattermapHelp) check(args []string, sentence bool) error {
+	if len(args) == 1 && args[0] == "--version" { // a flag of no command
+		return nil
+	}
 	c, ok := h.commands[args[0]]
 	if !ok {
 		return fmt.Errorf("unknown command %q", args[0])
