@@ -1,6 +1,9 @@
 package page
 
 import (
+	"iter"
+	"slices"
+
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -76,8 +79,11 @@ func (s *sum) add(r *result) {
 		s.Examples = append(s.Examples, e.Example()...)
 	}
 	s.writes += len(e.Mutations) + len(r.incomplete.Mutations)
-	for _, g := range r.guards(0) {
-		if name := g.Key.Encode(); g.Free && !s.compared[name] {
+	for g := range r.guards(0) {
+		if !g.Free { // the usual case, in which encoding the key would take time
+			continue
+		}
+		if name := g.Key.Encode(); !s.compared[name] {
 			if s.compared == nil {
 				s.compared = make(map[string]bool)
 			}
@@ -149,22 +155,28 @@ type Guard struct {
 // guards returns the entities that a call has read, if they must be unchanged when the page commits.
 // The argument place is the entity's index in the page. A call that has read only its own entity,
 // and writes nothing, has none, because it has seen a single state of the database.
-func (r *result) guards(place int) (all []Guard) {
-	for _, s := range r.effect.Seen {
-		if !s.OfPage {
-			all = append(all, Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place})
+func (r *result) guards(place int) iter.Seq[Guard] {
+	return func(yield func(Guard) bool) {
+		depends := len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0
+		for _, s := range r.effect.Seen {
+			if s.OfPage {
+				continue
+			}
+			if depends = true; !yield(Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place}) {
+				return
+			}
 		}
-	}
-	if r.compare && len(all)+len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0 {
+		if !r.compare || !depends {
+			return
+		}
 		own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
 		for _, m := range r.effect.Mutations {
 			if m.Key.Equal(r.at.Key) {
 				own.Free = m.On != (wire.Condition{}) && !m.On.Free
 			}
 		}
-		all = append(all, own)
+		yield(own)
 	}
-	return all
 }
 
 // Guards returns the entities that must be unchanged when the page commits. These are entities that
@@ -189,7 +201,7 @@ func (o *Results) Guards() (all []Guard) {
 					of: i})
 			}
 		}
-		all = append(all, r.guards(i)...)
+		all = slices.AppendSeq(all, r.guards(i))
 	}
 	return all
 }

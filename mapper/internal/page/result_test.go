@@ -323,3 +323,31 @@ func TestTellsAmidChunk(t *testing.T) {
 		}
 	})
 }
+
+// TestSumOfUpdates checks that adding up a page of updates does not encode a key for each entity.
+func TestSumOfUpdates(t *testing.T) {
+	const n = 500
+	results := make([]result, n)
+	for i := range results {
+		key := datastore.IDKey("K", int64(i+1), nil)
+		a := function.NewAttempt(record.Ref{}, function.Update, key)
+		a.Save(&pb.Entity{}, []string{"A"}, true)
+		effect, err := a.Effect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		results[i] = result{at: keyspace.At(key), compare: true, effect: effect}
+	}
+	allocations := testing.AllocsPerRun(5, func() {
+		var s sum
+		for i := range results {
+			s.add(&results[i])
+		}
+		if s.Written != n || s.Compared != 0 {
+			t.Fatalf("%d written and %d compared, want %d and 0", s.Written, s.Compared, n)
+		}
+	})
+	if allocations > n/2 {
+		t.Errorf("%v allocations for %d updates", allocations, n)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"reflect"
-	"regexp"
 	"slices"
 	"time"
 
@@ -193,13 +192,23 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 	}
 }
 
-var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
-
 // Maskable reports whether all of the names can be in a property mask: each must be a plain
 // identifier. Database servers disagree about other names in a mask: some refuse them, and others
 // take them for another property.
 func Maskable(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
+	return !slices.ContainsFunc(names, func(name string) bool { return !isIdentifier(name) })
+}
+
+// isIdentifier reports whether a name is a plain identifier: ASCII letters, digits and underscores,
+// without a digit at the start. It is called for each update, so it uses no regular expression.
+func isIdentifier(name string) bool {
+	for i, c := range []byte(name) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // equalValues reports whether two values of properties are equal.
