@@ -177,8 +177,8 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" `+
 			`font-family="system-ui, sans-serif" font-size="14">`,
 		stripWidth+20, height, stripWidth+20, height)
-	caption := fmt.Sprintf("%s: %s entities by %s tasks in %s", st.ID, operator.Grouped(st.Processed),
-		operator.Grouped(st.Tasks), span(p.Until.Sub(p.Begun)))
+	caption := fmt.Sprintf("%s: %s by %s in %s", st.ID, operator.Counted(st.Processed, "entity", "entities"),
+		operator.Counted(st.Tasks, "task", "tasks"), span(p.Until.Sub(p.Begun)))
 	fmt.Fprintf(&b,
 		`<title>%s</title><rect width="100%%" height="100%%" rx="6" fill="#ffffff"/><text x="10" y="20" `+
 			`fill="#0f172a">%s</text><g transform="translate(10 %d)" shape-rendering="crispEdges">`,

@@ -348,16 +348,17 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime),
 			job.Ended.Sub(job.Created).Round(time.Millisecond)))
 	}
-	written := "%s%s entities, %s of them written"
+	written := "%s%s, %s of them written"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		written = "%s%s entities, %s of them would be written"
+		written = "%s%s, %s of them would be written"
 	}
 	// an undo processes pages of the job that it undoes, and the cost depends on their entities
 	if operator.Undoes(job) {
 		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"),
 			operator.Undone(job)))
 	} else {
-		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
+		add("Processed:", fmt.Sprintf(written, about, operator.Counted(job.Processed, "entity", "entities"),
+			operator.Grouped(job.Written)))
 	}
 	if job.Calls > 0 {
 		add("Calls:", about+operator.Grouped(job.Calls)+" announced by the function")
@@ -387,8 +388,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Budget:", budget)
 	}
 	add("Failures:", operator.Grouped(job.Failures))
-	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
-		operator.Grouped(job.FullPages), operator.Grouped(job.Tasks)))
+	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s", about, operator.Grouped(job.Pages),
+		operator.Grouped(job.FullPages), operator.Counted(job.Tasks, "task", "tasks")))
 	add("Open ranges:", operator.Grouped(job.OpenRanges))
 	add("Queue:", job.Queue)
 	for name, n := range sorted(job.Counters) {

@@ -44,8 +44,9 @@ changed in the two minutes before the job wrote them.`,
 			if job.UndoneBy != "" {
 				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.UndoneBy, 100))
 			}
-			what := fmt.Sprintf("Undo job %s of %s? Its state is %q, and it has written %s entities.", job.ID,
-				operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
+			what := fmt.Sprintf("Undo job %s of %s? Its state is %q, and it has written %s.", job.ID,
+				operator.Line(job.Mapper, 100), job.State,
+				operator.Counted(job.Written, "entity", "entities"))
 			if operator.Undoes(job) {
 				what = fmt.Sprintf("Undo the undo %s? Its state is %q: %s.", job.ID, job.State, operator.Undone(job))
 			}

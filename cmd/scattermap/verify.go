@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -90,9 +91,10 @@ func (s *service) verify(ctx context.Context, id string, o *mapper.VerifyOptions
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {
-	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending,
-		p.SingleEntities,
-		p.Failures)
+	fmt.Fprintf(w, "%s, %d of them pending; %s; %s\n",
+		operator.Counted(int64(p.Ranges), "range", "ranges"), p.Pending,
+		operator.Counted(int64(p.SingleEntities), "single entity", "single entities"),
+		operator.Counted(int64(p.Failures), "failure", "failures"))
 	for _, problem := range p.Problems {
 		fmt.Fprintln(w, "problem:", problem)
 	}
@@ -100,7 +102,8 @@ func printProof(w io.Writer, p *mapper.Proof) {
 		fmt.Fprintln(w, "different:", difference)
 	}
 	if p.Compared > 0 {
-		fmt.Fprintf(w, "%d ranges compared with their entities: %d have the same, and %d others\n", p.Compared,
+		fmt.Fprintf(w, "%s compared with their entities: %d have the same, and %d others\n",
+			operator.Counted(int64(p.Compared), "range", "ranges"),
 			p.Compared-p.Different, p.Different)
 	}
 	if len(p.Problems) == 0 {

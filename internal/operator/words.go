@@ -209,16 +209,19 @@ func UndoneJob(s *mapper.Status) string {
 // Undone describes the result of an undo: how many entities it has restored, deleted and not
 // restored.
 func Undone(job *mapper.Status) string {
-	n := func(name string) string { return Grouped(job.Counters[name]) }
-	form := [4]string{"%s entities restored", ", %s new ones deleted", ", %s not restored", ", %s already as before"}
+	form := [4]string{"%s restored", ", %s new ones deleted", ", %s not restored", ", %s already as before"}
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		form = [4]string{"it would restore %s entities", ", delete %s new ones", ", and not restore %s",
+		form = [4]string{"it would restore %s", ", delete %s new ones", ", and not restore %s",
 			"; %s are already as before"}
 	}
 	text := ""
 	for i, name := range [4]string{"restored", "removed", "left", "already"} {
+		said := Grouped(job.Counters[name])
+		if name == "restored" {
+			said = Counted(job.Counters[name], "entity", "entities")
+		}
 		if name == "restored" || name == "left" || job.Counters[name] > 0 {
-			text += fmt.Sprintf(form[i], n(name))
+			text += fmt.Sprintf(form[i], said)
 		}
 	}
 	return text
