@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -116,8 +117,17 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		defer x.background.leave()
 	}
 	known, loaded := x.cache.enter(d.job.Ref()), d.job
-	checks, err := d.runAndLeave(ctx, known) // 2 to 6
-	if !checks {
+	ended := false
+	leave := sync.OnceValue(func() (checks bool) {
+		checks, last := x.cache.leave(known, ended)
+		if last {
+			x.giveBackIdle(ctx, t.Ref(), known)
+		}
+		return checks
+	})
+	defer leave()              // also if the delivery panics
+	ended, err = d.runAll(ctx) // 2 to 6
+	if !leave() {
 		return err
 	}
 	if known.pages.Load() < fewPages && x.EndSmall(ctx, loaded) { // 7
@@ -129,21 +139,6 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		return errors.Join(err, failed)
 	}
 	return errors.Join(err, x.Complete(ctx, job, false))
-}
-
-// runAndLeave calls runAll, and then records in known that the delivery has ended. checks is true
-// if this delivery must check whether the job is complete: a check is due, and this was the last
-// delivery of the job in this process.
-func (d *delivery) runAndLeave(ctx context.Context, known *cachedJob) (checks bool, err error) {
-	job, ended := d.job.Ref(), false
-	defer func() { // deferred, so that it also runs if the delivery panics
-		var last bool
-		if checks, last = d.x.cache.leave(known, ended); last {
-			d.x.giveBackIdle(ctx, job, known)
-		}
-	}()
-	ended, err = d.runAll(ctx)
-	return false, err // the deferred function sets the result checks
 }
 
 // runAll processes the range, and then the rest of it, range after range. ended is true if the last
