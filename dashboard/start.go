@@ -14,9 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
-	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -64,13 +61,9 @@ const (
 
 // startables returns the engine's mappers.
 func (s *server) startables() (all []startable) {
-	for _, m := range s.engine.Mappers() {
-		fields := append([]field{}, fieldsOf(m.ParamsType)...)
-		erases := m.Name == prebuilt.EraseName
-		if erases { // the mapper's starter sets this parameter
-			fields = slices.DeleteFunc(fields, func(f field) bool { return f.Name == "all_kinds" })
-		}
-		all = append(all, startable{m.Name, m.Visit, fields, m.Description, prebuilt.Destroys(m.Name), erases})
+	for _, m := range operator.Mappers(s.engine) {
+		all = append(all, startable{m.Name, m.Visit, fieldsOf(m.Params), m.Description, m.Destroys,
+			m.Name == prebuilt.EraseName})
 	}
 	return all
 }
@@ -296,7 +289,6 @@ func (f *form) mayStart(q url.Values, now string) bool {
 const (
 	suggestTime  = 3 * time.Second
 	suggestFresh = time.Minute
-	manySuggest  = 300
 )
 
 // suggest sets the form's suggestions: the kinds of the database, and the namespaces that Redact
@@ -307,14 +299,8 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	type found struct{ kinds, namespaces []string }
 	all, err := kept(ctx, &s.cache, "suggest", suggestFresh, func(ctx context.Context) (v found, err error) {
 		for kind, to := range map[string]*[]string{"__kind__": &v.kinds, "__namespace__": &v.namespaces} {
-			keys, err := s.engine.Client().GetAll(ctx, datastore.NewQuery(kind).KeysOnly().Limit(manySuggest), nil)
-			if err != nil {
+			if *to, err = operator.Suggestions(ctx, s.engine.Client(), kind); err != nil {
 				return v, err
-			}
-			for _, k := range keys {
-				if k.Name != "" && !names.Reserved(k.Name) && !names.Ours("", k.Name) {
-					*to = append(*to, k.Name)
-				}
 			}
 		}
 		return v, nil

@@ -13,6 +13,7 @@
 //
 //	POST /jobs                 starts a job, or finds it by its ID
 //	POST /jobs/plan            estimates a job, and starts none
+//	GET  /jobs/mappers         lists the mappers, with their parameters
 //	GET  /jobs                 lists jobs, the newest first
 //	GET  /jobs/ID              returns a job's status: mapper.Status
 //	GET  /jobs/ID/failures     lists failed entities: mapper.Failure

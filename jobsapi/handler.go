@@ -68,6 +68,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("POST ", s.start)
 	handle("POST /plan", s.plan)
 	handle("GET ", s.list)
+	handle("GET /mappers", s.mappers) // names.Word has this word, and plan
 	handle("GET /{id}", s.status)
 	handle("GET /{id}/failures", s.failures)
 	handle("GET /{id}/causes", s.causes)
@@ -239,6 +240,30 @@ func (s service) plan(r *http.Request) (any, error) {
 		StartOptions: *plan.current(), TimePerEntity: cmp.Or(plan.PerEntity, plan.Before), WritesPerEntity: plan.Writes,
 		CallsPerEntity: plan.Calls, Params: plan.Params,
 	})
+}
+
+// mappers lists the mappers whose jobs can be started, the queues, and the kinds of the database if
+// the request asks for them.
+func (s service) mappers(r *http.Request) (any, error) {
+	q, err := parameters(r, "kinds")
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := truth(q, "kinds")
+	if err != nil {
+		return nil, err
+	}
+	answer := operator.MapperList{Mappers: []operator.Mapper{}}
+	for _, m := range operator.Mappers(s.engine) {
+		answer.Mappers = append(answer.Mappers, m.Told())
+	}
+	for _, queue := range s.engine.Queues() {
+		answer.Queues = append(answer.Queues, queue.Name())
+	}
+	if kinds {
+		answer.Kinds, err = operator.Suggestions(r.Context(), s.engine.Client(), "__kind__")
+	}
+	return answer, err
 }
 
 // list lists jobs.

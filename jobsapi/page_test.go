@@ -24,6 +24,7 @@ import (
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -110,7 +111,8 @@ var pageTypes = []any{mapper.StartOptions{}, mapper.Query{}, mapper.Rate{}, mapp
 	mapper.Splitting{}, mapper.CleanUpOptions{}, mapper.Status{}, mapper.Progress{}, mapper.CountBounds{},
 	mapper.Bounds{}, mapper.KindStatus{},
 	mapper.JobInfo{}, mapper.Failure{}, mapper.FailureCause{}, mapper.NotUndone{}, mapper.Example{},
-	mapper.ExampleProperty{}, mapper.HistoryEntry{}, mapper.Proof{}, mapper.Estimate{}, billing.Usage{}}
+	mapper.ExampleProperty{}, mapper.HistoryEntry{}, mapper.Proof{}, mapper.Estimate{}, billing.Usage{},
+	operator.Mapper{}, operator.MapperParam{}}
 
 // TestPageFields compares the fields of docs/jobs-api.md, their types and their order with the
 // fields of the Go types.

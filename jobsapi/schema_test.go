@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/apischema"
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -24,6 +25,8 @@ var schemaTypes = map[string]reflect.Type{
 	"jobs":  reflect.TypeFor[[]mapper.JobInfo](), "failures": reflect.TypeFor[[]mapper.Failure](),
 	"causes": reflect.TypeFor[[]mapper.FailureCause](), "history": reflect.TypeFor[[]mapper.HistoryEntry](),
 	"left": reflect.TypeFor[[]mapper.NotUndone](), "examples": reflect.TypeFor[[]mapper.Example](),
+	"mappers": reflect.TypeFor[[]operator.Mapper](), "mapper": reflect.TypeFor[operator.Mapper](),
+	"GET /jobs/mappers": reflect.TypeFor[operator.MapperList](),
 	"GET /jobs": reflect.TypeFor[struct {
 		Jobs []mapper.JobInfo `json:"jobs"`
 		Next string           `json:"next,omitempty"`
@@ -85,8 +88,10 @@ func TestSchema(t *testing.T) {
 func answerOf(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	switch parts := strings.Split(strings.Trim(path, "/"), "/"); {
-	case strings.HasSuffix(path, "/plan"):
+	case method == "POST" && strings.HasSuffix(path, "/plan"):
 		return "estimate"
+	case strings.HasSuffix(path, "/mappers"):
+		return "GET /jobs/mappers"
 	case strings.HasSuffix(path, "/verify"):
 		return "proof"
 	case method == "GET" && len(parts) == 1:

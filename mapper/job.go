@@ -111,9 +111,10 @@ var (
 // number of nanoseconds, and its name ends with "_ns".
 type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not with "__" at both its start
-	// and its end. If a job with the ID exists, in any state, a start with the same mapper, query
-	// and parameters returns it, and does not change its settings. With other arguments the error
-	// is [ErrIDTaken]. Defaults to a new random ID, so that every start is another job.
+	// and its end. A new job can't be called mappers or plan, because the jobs API uses these
+	// words. If a job with the ID exists, in any state, a start with the same mapper, query and
+	// parameters returns it, and does not change its settings. With other arguments the error is
+	// [ErrIDTaken]. Defaults to a new random ID, so that every start is another job.
 	ID string `json:"id,omitempty"`
 
 	// DryRun makes the job a rehearsal: the function of an [Update] runs, but its changes are not
@@ -338,6 +339,16 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return err
 	}
 	return o.Splitting.strategy().Validate()
+}
+
+// checkNewID returns an error if no new job can have an ID because the jobs API uses it as a word.
+// Jobs of earlier builds may have the ID.
+func checkNewID(id string) error {
+	if !names.Word(id) {
+		return nil
+	}
+	return setting.Errorf("%w: StartOptions.ID is %q, which the jobs API uses as a word: choose another ID",
+		ErrInvalidArgument, id)
 }
 
 // A Job is a handle on one run of a mapper. [Mapper.Start] and [Engine.Job] return one. It is safe

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -114,6 +115,8 @@ func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Durati
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
+	case names.Word(start.ID):
+		return checkNewID(start.ID)
 	case o.TimePerEntity < 0 || o.TimePerEntity > start.EntityTimeout:
 		return setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
 			"StartOptions.EntityTimeout; it is %v", ErrInvalidArgument, start.EntityTimeout, o.TimePerEntity)

@@ -149,7 +149,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	s.created.Retain = max(0, cmp.Or(s.opts.Retain, e.retain))
 	s.created.Beside = s.opts.AllowOverlap || undo.Is(s.def.Name) || EngineFromContext(ctx) != nil
 	if s.found.Existing == nil {
-		if err := s.found.Database(s.created); err != nil {
+		if err := cmp.Or(s.found.Database(s.created), checkNewID(s.opts.ID)); err != nil {
 			return s.fail(err)
 		}
 	}

@@ -25,8 +25,6 @@ since, the undo leaves it alone, and "scattermap left" lists it.
 You can undo a job within an hour of its start. If the database has point-in-time recovery, you can
 undo it within seven days. But after the first hour, the undo leaves alone entities that somebody
 changed in the two minutes before the job wrote them.`,
-		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
-  scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

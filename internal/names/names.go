@@ -62,3 +62,8 @@ var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
 // JobID reports whether a text is a valid ID of a job.
 func JobID(id string) bool { return jobID.MatchString(id) && !Reserved(id) }
+
+// Word reports whether the jobs API uses a text as a word of its own below /jobs, where it has IDs of
+// jobs: GET /jobs/mappers lists mappers. No new job can have such an ID. Jobs of earlier builds may
+// have one, so checks of existing jobs do not call Word.
+func Word(id string) bool { return id == "mappers" || id == "plan" }

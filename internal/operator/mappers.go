@@ -1,0 +1,91 @@
+package operator
+
+import (
+	"context"
+	"slices"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+// A Startable is a mapper of an engine whose jobs operators can start.
+type Startable struct {
+	mapper.MapperInfo
+
+	Destroys bool // whether the mapper overwrites or deletes the entities of its query
+	Params   []Param
+}
+
+// Mappers returns the mappers whose jobs operators can start, sorted by name.
+func Mappers(e *mapper.Engine) (all []Startable) {
+	for _, m := range e.Mappers() {
+		params := ParamsOf(m.ParamsType)
+		if m.Name == prebuilt.EraseName { // the mapper's starter sets this parameter
+			params = slices.DeleteFunc(params, func(p Param) bool { return p.Name == "all_kinds" })
+		}
+		all = append(all, Startable{m, prebuilt.Destroys(m.Name), params})
+	}
+	return all
+}
+
+// A MapperList is the jobs API's list of mappers, with what else a start can name.
+type MapperList struct {
+	Mappers []Mapper `json:"mappers"`
+	Queues  []string `json:"queues"`
+	Kinds   []string `json:"kinds,omitempty"` // only if the request asks for them
+}
+
+// A Mapper describes a [Startable] in an answer of the jobs API.
+type Mapper struct {
+	Name        string        `json:"name"`
+	Mode        string        `json:"mode"` // update or visit
+	Destroys    bool          `json:"destroys,omitempty"`
+	Description string        `json:"description,omitempty"`
+	Params      []MapperParam `json:"params"`
+}
+
+// A MapperParam describes a [Param] in an answer of the jobs API.
+type MapperParam struct {
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Optional bool   `json:"optional,omitempty"`
+}
+
+// Told returns the mapper as the jobs API describes it.
+func (s Startable) Told() Mapper {
+	m := Mapper{s.Name, "update", s.Destroys, s.Description, []MapperParam{}}
+	if s.Visit {
+		m.Mode = "visit"
+	}
+	for _, p := range s.Params {
+		m.Params = append(m.Params, MapperParam{p.Name, p.TypeName(), p.Optional || p.Omits})
+	}
+	return m
+}
+
+// Does returns what a mapper does, as a text.
+func (m Mapper) Does() string {
+	text := m.Mode + "s entities"
+	if m.Destroys {
+		text += ", and destroys data"
+	}
+	return text
+}
+
+// manySuggestions is the largest number of suggestions.
+const manySuggestions = 300
+
+// Suggestions returns up to 300 names that a database has, without reserved names and scattermap's
+// own: kinds if the parameter of is "__kind__", and namespaces if it is "__namespace__".
+func Suggestions(ctx context.Context, client *datastore.Client, of string) (all []string, err error) {
+	keys, err := client.GetAll(ctx, datastore.NewQuery(of).KeysOnly().Limit(manySuggestions), nil)
+	for _, k := range keys {
+		if k.Name != "" && !names.Reserved(k.Name) && !names.Ours("", k.Name) {
+			all = append(all, k.Name)
+		}
+	}
+	return all, err
+}
