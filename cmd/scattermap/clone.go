@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,24 +75,39 @@ again. To process only a job's failures, use "scattermap retry".`,
 		if id == args[0] { // the start would find the old job, and process nothing
 			return usageError(errors.New("--id is the ID of the job itself: choose another one"))
 		}
-		old := new(mapper.Status)
-		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, old); err != nil {
+		var old struct {
+			mapper.Status
+			// as the service has sent them: they may have what only a newer command line knows
+			Query    json.RawMessage            `json:"query"`
+			Settings map[string]json.RawMessage `json:"settings"`
+		}
+		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, &old); err != nil {
 			return err
 		}
-		if operator.Undoes(old) {
+		if operator.Undoes(&old.Status) {
 			return fmt.Errorf("%s is an undo, and can't be cloned: \"scattermap undo %s\" takes it back", args[0],
 				args[0])
 		}
-		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
-		body.Mapper, body.DryRun = strings.CutPrefix(old.Mapper, "rehearsal:")
-		body.ID = id
-		if !yes && !body.DryRun {
+		name, dry := strings.CutPrefix(old.Mapper, "rehearsal:")
+		if !yes && !dry {
 			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
-				operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
+				operator.Line(name, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
 				return err
 			}
 		}
-		return body.start(c, &s, watch, format)
+		made := ""
+		if id == "" {
+			made = operator.NewID(name, dry)
+		}
+		body := make(map[string]any)
+		for setting, value := range old.Settings {
+			body[setting] = value
+		}
+		if dry {
+			body["dry_run"] = true
+		}
+		body["mapper"], body["query"], body["params"], body["id"] = name, old.Query, old.Params, cmp.Or(id, made)
+		return beginJob(c, &s, "", made, body, watch, format)
 	}
 	return c
 }

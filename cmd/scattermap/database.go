@@ -32,11 +32,11 @@ func (db *database) define(flags *pflag.FlagSet) {
 	flags.StringVar(&db.id, "database", "", "the `ID` of the database; by default the default database")
 }
 
-func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
+func (db *database) open(ctx context.Context) (*datastore.Client, error) {
 	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"),
 		db.fallback, datastore.DetectProjectID)
 	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id,
-		append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))
 	if err != nil {
 		return nil, fmt.Errorf("%w; set its project by --project, $DATASTORE_PROJECT_ID or "+
 			"$GOOGLE_CLOUD_PROJECT", err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -21,6 +22,9 @@ var writeGolden = flag.Bool("golden", false, "write what TestGolden gets into te
 var goldens = []struct{ line, definition string }{
 	{"jobs", "jobs"},
 	{"jobs --state failed", "jobs"},
+	{"mappers", "mappers"},
+	{"mappers set", "mapper"},
+	{"mappers delete", "mapper"},
 	{"describe spring-credit-of-2026", "status"},
 	{"history spring-credit-of-2026", "history"},
 	{"failures spring-credit-of-2026", "failures"},
@@ -84,6 +88,10 @@ var mistakes = []struct{ name, line, env string }{
 	{"a budget that is too small", "start add-credit --kind Account --params '{\"Amount\": 1}' --budget 0.0001", ""},
 	{"an ID of another job", "start add-credit --kind Account --params '{\"Amount\": 2}' --id tried", ""},
 	{"no ID", "start add-credit --kind Account --id 'a job'", ""},
+	{"a word of the jobs API", "start touch --kind Account --id mappers", ""},
+	{"a word of the jobs API", "clone tried --id plan", ""},
+	{"a word of the jobs API", "describe mappers", ""},
+	{"no parameters", "start set --kind Account --id set", ""},
 	{"a wrong token", "start add-credit --kind Account", "SCATTERMAP_TOKEN=bad"},
 	{"another account", "start add-credit --kind Account", "SCATTERMAP_TOKEN=eve"},
 	{"no service there", "start add-credit --kind Account --service http://127.0.0.1:1", ""},
@@ -109,6 +117,16 @@ var mistakes = []struct{ name, line, env string }{
 	{"not confirmed", "abort tried", ""},
 	{"an unknown state", "jobs --state nope", ""},
 	{"a job", "jobs tried", ""},
+	{"an unknown mapper", "mappers nope", ""},
+	{"two mappers", "mappers set drop", ""},
+	{"no service", "mappers --straight projects/p/locations/l/queues/q", ""},
+	{"an unknown flag", "mappers --all", ""},
+	{"another format", "mappers -o csv", ""},
+	{"a wrong token", "mappers", "SCATTERMAP_TOKEN=bad"},
+	{"another account", "mappers", "SCATTERMAP_TOKEN=eve"},
+	{"no service there", "mappers --service http://127.0.0.1:1", ""},
+	{"no URL", "mappers --service nowhere", ""},
+	{"an argument", "version 2", ""},
 	{"an unknown command", "lost tried", ""},
 	{"an unknown command that is nearly one", "describes tried", ""},
 	{"a command of other tools", "status tried", ""},
@@ -222,7 +240,8 @@ func TestGolden(t *testing.T) {
 	for _, g := range goldens {
 		t.Setenv("COLUMNS", "80")
 		say("80 columns", g.line)
-		if t.Setenv("COLUMNS", ""); strings.HasPrefix(g.line, "jobs") || strings.HasPrefix(g.line, "history") {
+		t.Setenv("COLUMNS", "")
+		if name, _, _ := strings.Cut(g.line, " "); slices.Contains([]string{"jobs", "history", "mappers"}, name) {
 			say("in a pipe", g.line)
 		}
 		if g.definition == "" || strings.HasPrefix(g.line, "abort") || strings.HasPrefix(g.line, "clean-up") {

@@ -23,9 +23,9 @@ import (
 
 // jobCommands returns the commands that list, show and control the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
-		newBudget(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newVerify(),
-		newCleanUp(), newStopAll(), newLogin(), newLogout()}
+	all := []*cobra.Command{newJobs(), newMappers(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(),
+		newRate(), newBudget(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(),
+		newVerify(), newCleanUp(), newStopAll(), newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Start no more pages of a job",
 			"Starts no more pages of a job. Running pages finish. A job can stay paused for any time."},
@@ -225,9 +225,9 @@ func newJobs() *cobra.Command {
 	var all, allQueues bool
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
-		Long: `Lists the newest 50 jobs, the newest first. States are running, paused, succeeded, "succeeded with
-failures", failed and aborted. In the first 20 unfinished jobs of the list, a phase follows the
-state: "running, queued" has the phase queued.`,
+		Long: `Lists the newest 50 jobs. States are running, paused, succeeded, "succeeded with failures", failed
+and aborted. In the first 20 unfinished jobs, a phase follows the state: "running, queued" has the
+phase queued.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")

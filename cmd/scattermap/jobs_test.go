@@ -295,9 +295,9 @@ func TestNoService(t *testing.T) {
 		http.Error(w, "Rate exceeded.", http.StatusTooManyRequests)
 	}))
 	defer full.Close()
-	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j",
-		"abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j", "examples j",
-		"clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
+	lines := []string{"jobs", "mappers", "describe j", "start add-credit --kind Account", "watch j", "pause j",
+		"resume j", "abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j",
+		"examples j", "clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
 	for name, c := range map[string]struct {
 		service, token string
 		code           int
@@ -377,13 +377,26 @@ func TestNoService(t *testing.T) {
 	if _, errs, _ := command(t, "", "--verson"); strings.Count(errs, "scattermap:") != 1 {
 		t.Errorf("--verson: the command names itself twice: %s", errs)
 	}
-	if out, errs, code := command(t, "", "--version"); code != 0 || !strings.HasPrefix(out, "scattermap version ") {
-		t.Errorf("--version: exit code %d, %s%s", code, out, errs)
-	}
 	t.Setenv("SCATTERMAP_TOKEN", "")
 	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command",
 		"false"); code != exitError || !strings.Contains(errs, "--token-command") {
 		t.Errorf("no token: %d %s", code, errs)
+	}
+}
+
+// TestVersion prints the version in three ways.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	line, errs, code := command(t, "", "--version")
+	version, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "scattermap version ")
+	if code != 0 || !ok {
+		t.Errorf("--version: exit code %d, %s%s", code, line, errs)
+	}
+	for args, want := range map[string]string{"version": line,
+		"version -o json": fmt.Sprintf("{\n  \"version\": %q\n}\n", version)} {
+		if out, errs, code := command(t, "", words(args)...); code != 0 || out != want {
+			t.Errorf("%s: exit code %d, %s%s, want %s", args, code, out, errs, want)
+		}
 	}
 }
 

@@ -98,7 +98,7 @@ aborted or paused, or left failures.`,
 	}
 	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
 		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
-	root.AddCommand(newEmulator(), newSplits())
+	root.AddCommand(newEmulator(), newSplits(), newVersion())
 	root.AddCommand(jobCommands()...)
 	guardFlags(root)
 	return root

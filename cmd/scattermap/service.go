@@ -33,11 +33,14 @@ type service struct {
 	token string // the last token that was sent
 	from  string // where that token comes from, for errors
 
+	flags *pflag.FlagSet // the flags of the command; nil: it has none of a service
+
 	straight straight // if the flags name a database and a queue, requests go to a jobs API in this process
 }
 
 // define defines the flags that name a service and its tokens.
 func (s *service) define(flags *pflag.FlagSet) {
+	s.flags = flags
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the service's `URL`: its jobs API's "+
 		"address without /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
 	s.straight.define(flags)
@@ -66,6 +69,10 @@ const (
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
 	if err := checkPath(path); err != nil {
 		return err
+	}
+	if _, list := v.(*operator.MapperList); !list && method == http.MethodGet && path == mappersPath {
+		return usageError(fmt.Errorf("%q is no job, but a word of the jobs API: \"scattermap mappers\" lists the "+
+			"mappers, and \"scattermap jobs\" lists the jobs", path))
 	}
 	limit := callTime
 	if strings.HasSuffix(path, verifyPath) {
@@ -153,7 +160,11 @@ func (s *service) callService(
 	if v == nil {
 		return nil
 	}
-	if err := json.Unmarshal(text, v); err != nil {
+	switch err := json.Unmarshal(text, v); {
+	case err != nil && json.Unmarshal(text, new(map[string]json.RawMessage)) == nil:
+		return fmt.Errorf("this command line can't read an answer of the service at %s, which may be newer: %w; "+
+			"install the service's version of scattermap", s.address, err)
+	case err != nil:
 		return fmt.Errorf("%s is not a service of scattermap: %w", to.Redacted(), err)
 	}
 	return nil
@@ -285,9 +296,6 @@ func (s *service) notFound(said string) error {
 	if at := strings.Index(said, "no such job"); at >= 0 {
 		return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
 	}
-	if strings.HasPrefix(said, "there is no such path") {
-		return fmt.Errorf("the service at %s does not know this request: deploy it with a newer scattermap", s.address)
-	}
 	return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE", s.address)
 }
 
@@ -298,6 +306,9 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 	said := refused.Error()
 	page := strings.HasPrefix(said, "<") // an answer in HTML is not the service's, but Cloud Run's
 	of, _ := claims.Of(sent.token)
+	if err := s.older(code, text); err != nil {
+		return err
+	}
 	switch code {
 	case http.StatusUnauthorized:
 		if page {

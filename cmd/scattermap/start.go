@@ -215,8 +215,8 @@ func newStart() *cobra.Command {
 		Long: `Starts a job that runs a mapper of the service over the entities of a kind. Starts are idempotent:
 the same --id with the same arguments finds the existing job.
 
-A service may have the mappers of package prebuilt. Without --execute, jobs of set, rename, drop,
-delete and erase are rehearsals, which write nothing. Only erase needs no --kind.`,
+Without --execute, jobs of the prebuilt mappers set, rename, drop, delete and erase are rehearsals,
+which write nothing. Only erase needs no --kind.`,
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -272,9 +272,19 @@ delete and erase are rehearsals, which write nothing. Only erase needs no --kind
 				return err
 			}
 		}
-		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
+		err := startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
+		return withoutParams(err, flags, args[0])
 	}
 	return c
+}
+
+// withoutParams returns the error of a start. If it is about parameters, and the command line has
+// none, the error says which command lists them.
+func withoutParams(err error, flags *pflag.FlagSet, mapper string) error {
+	if err == nil || flags.Changed("params") || !strings.Contains(err.Error(), "params: ") {
+		return err
+	}
+	return fmt.Errorf("%w; \"scattermap mappers %s\" lists the parameters for --params", err, mapper)
 }
 
 // erasing returns the question that the command asks before a job erases a namespace, or the tenant
@@ -344,10 +354,9 @@ func newPlan() *cobra.Command {
 	var each time.Duration
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
-		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. It starts no job. With --calls, a limit of calls to a service, the plan assumes that the function makes
-one such call for each entity. A plan costs at most a few thousand reads, or 11,000 if it must count the
-entities that match a filter.`,
+		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it
+would cost. With --calls, it assumes that the function makes one such call for each entity. A plan
+costs at most a few thousand reads, or 11,000 if it must count the entities that match a filter.`,
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())

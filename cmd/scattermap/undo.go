@@ -18,9 +18,9 @@ func newUndo() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Restore what a job has changed", Args: oneJob,
-		Long: `Starts a job, the undo, that restores what an ended job has changed. The undo restores entities that
-the job changed or deleted, and deletes entities that it created. If somebody has changed an entity
-since, the undo leaves it alone, and "scattermap left" lists it.
+		Long: `Starts a job, the undo, that restores the entities which an ended job changed or deleted, and deletes
+the entities that it created. If somebody has changed an entity since, the undo leaves it alone, and
+"scattermap left" lists it.
 
 You can undo a job within an hour of its start. If the database has point-in-time recovery, you can
 undo it within seven days. But after the first hour, the undo leaves alone entities that somebody

@@ -30,9 +30,7 @@ func newWatch() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
 		Long: `Follows a job until it ends or is paused. A terminal shows a bar; other outputs get a line for each
-change. Of an export, it follows all three jobs. The exit code is 0 if the job has succeeded, and 3
-if it left failures, failed, was aborted or is paused. An interrupt ends the command, and not the
-job.`,
+change. Of an export, it follows all three jobs. An interrupt ends the command, and not the job.`,
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
