@@ -44,9 +44,13 @@ func jobCommands() []*cobra.Command {
 	}
 	for _, c := range all {
 		c.GroupID, c.SuggestFor = jobsGroup, alsoCalled[c.Name()]
-		if strings.HasSuffix(c.Use, " JOB") {
+		switch _, argument, _ := strings.Cut(c.Use, " "); {
+		case strings.HasPrefix(argument, "JOB"):
 			c.ValidArgsFunction = completeJob
+		case strings.HasPrefix(strings.Trim(argument, "["), "MAPPER"):
+			c.ValidArgsFunction = completeMapper
 		}
+		completeFlagsOf(c)
 	}
 	return all
 }
@@ -231,9 +235,6 @@ phase queued.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
-	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{string(mapper.StateRunning),
-		string(mapper.StatePaused), string(mapper.StateSucceeded), string(mapper.StateSucceededWithFailures),
-		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp))
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
 	c.Flags().BoolVar(&all, "all", false, "list all jobs")
 	c.Flags().BoolVar(&allQueues, "all-queues", false,

@@ -48,6 +48,7 @@ The output compares each part with the mean.`,
 	flags.BoolVar(&compare, "compare", false,
 		"compare four ways to cut; this costs one read per thousand entities, and 4n counts")
 	format := outputFlag(flags)
+	completeFlagsOf(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {
 			return usageError(errors.New("--kind is empty: name the kind of the entities"))

@@ -10,6 +10,7 @@ import (
 func newVersion() *cobra.Command {
 	c := &cobra.Command{Use: "version", Short: "Print the version of scattermap", Args: nothing}
 	format := outputFlag(c.Flags())
+	completeFlagsOf(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *format != table {
 			return format.write(c.OutOrStdout(), map[string]string{"version": c.Root().Version})
