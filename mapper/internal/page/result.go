@@ -157,25 +157,22 @@ type Guard struct {
 // and writes nothing, has none, because it has seen a single state of the database.
 func (r *result) guards(place int) iter.Seq[Guard] {
 	return func(yield func(Guard) bool) {
-		depends := len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0
 		for _, s := range r.effect.Seen {
-			if s.OfPage {
-				continue
-			}
-			if depends = true; !yield(Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place}) {
-				return
-			}
-		}
-		if !r.compare || !depends {
-			return
-		}
-		own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
-		for _, m := range r.effect.Mutations {
-			if m.Key.Equal(r.at.Key) {
-				own.Free = m.On != (wire.Condition{}) && !m.On.Free
+			if !s.OfPage {
+				if !yield(Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place}) {
+					return
+				}
 			}
 		}
-		yield(own)
+		if r.compare && len(r.effect.Seen)+len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0 {
+			own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
+			for _, m := range r.effect.Mutations {
+				if m.Key.Equal(r.at.Key) {
+					own.Free = m.On != (wire.Condition{}) && !m.On.Free
+				}
+			}
+			yield(own)
+		}
 	}
 }
 

@@ -73,6 +73,13 @@ func TestCommits(t *testing.T) {
 		{name: "nothing", fn: func(*call) {}},
 		{name: "nothing is written: what was read has to stay", fn: func(c *call) { c.sees(7) },
 			relies: "7@1 read, 1@1 read, 7@1 read, 2@1 read"},
+		{name: "only what the page writes is read, and nothing written: the own one has to stay", fn: func(c *call) {
+			if c.id == 1 {
+				puts(c, 7)
+			} else {
+				c.sees(7)
+			}
+		}, want: "put 7", relies: "1@1 read, 2@1 read"},
 		{name: "each", fn: func(c *call) { c.n++ }, want: "put 1@1, put 2@1", relies: "1@1, 2@1"},
 		{name: "one is deleted", fn: func(c *call) {
 			if c.id == 2 {
