@@ -37,7 +37,12 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 
 // OtherReads returns the number of reads of other entities: for the function, and by the commit,
 // which compares them.
-func (o *Results) OtherReads() int { return o.Compared + int(o.known.reads.Load()) }
+func (o *Results) OtherReads() int {
+	if o.visits { // the commit compares nothing
+		return int(o.known.reads.Load())
+	}
+	return o.Compared + int(o.known.reads.Load())
+}
 
 // before returns the state of an entity that the function sees when it runs on the page's entity at
 // place, an index in the page. This includes the page's writes for earlier entities. The bool is
