@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -294,9 +296,13 @@ func TestDestroyed(t *testing.T) {
 	}
 	w.refuses.Store(true)
 	w.putAccounts(t, 1234)
+	if _, err := w.client.Put(t.Context(), datastore.IDKey("a,b", 1, nil), &account{}); err != nil {
+		t.Fatal(err)
+	}
 	w.url = w.serve(t, &dashboard.Options{})
 	_, page := get(t, w.url+"start?mapper=delete", "")
-	for _, want := range []string{"Deletes entities.", `<option value="Account">`, `list="kinds"`} {
+	for _, want := range []string{"Deletes entities.", `<option value="Account">`, `list="kinds"`,
+		`<option value="&#34;a,b&#34;">`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the form has no %s", want)
 		}

@@ -135,7 +135,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	in.query.Namespace, in.query.Namespaces, err = oneOrMore(q, "namespace")
 	note(err)
 	if at := strings.TrimSpace(q.Get("read_time")); at != "" {
-		if in.query.ReadTime, err = time.Parse(time.RFC3339, at); err != nil {
+		if in.query.ReadTime, err = time.Parse(time.RFC3339, at); err != nil || in.query.ReadTime.IsZero() {
 			note(operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be like 2006-01-02T15:04:05Z",
 				labelOf("read_time"), at)))
 		}
@@ -308,7 +308,9 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	if err != nil {
 		s.Logger.LogAttrs(ctx, slog.LevelWarn, "dashboard: no kinds to choose from", slog.Any("error", err))
 	}
-	f.Kinds = all.kinds
+	for _, name := range all.kinds {
+		f.Kinds = append(f.Kinds, operator.NameText(name))
+	}
 	for _, name := range all.namespaces {
 		if shown := s.redact(TextKey, name); shown == name {
 			f.Namespaces = append(f.Namespaces, name)

@@ -395,7 +395,7 @@ func (s service) verify(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if at := q.Get("read_time"); at != "" {
-		if o.ReadTime, err = time.Parse(time.RFC3339, at); err != nil || !o.Entities {
+		if o.ReadTime, err = time.Parse(time.RFC3339, at); err != nil || o.ReadTime.IsZero() || !o.Entities {
 			return nil, operator.BadRequest(fmt.Sprintf("the parameter \"read_time\" is %.100q: it has to be like "+
 				"2006-01-02T15:04:05Z, and needs entities=true", at))
 		}

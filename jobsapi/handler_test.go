@@ -264,6 +264,7 @@ func checkMistakes(o *office, h http.Handler) {
 		{"POST", "/none/verify", "", 404, "no such job"},
 		{"POST", "/none/verify?entities=maybe", "", 400, `\"entities\" is \"maybe\", it has to be true or false`},
 		{"POST", "/none/verify?read_time=now&entities=true", "", 400, `\"read_time\" is \"now\": it has to be like`},
+		{"POST", "/none/verify?read_time=0001-01-01T00:00:00Z&entities=true", "", 400, `it has to be like`},
 		{"GET", "/none?x=1", "", 400, `unknown parameter \"x\"`},
 		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} for no limit`},
 		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `for no limit`},

@@ -25,7 +25,7 @@ import (
 //
 // The effect of the function commits only if nobody else has changed the read entity or the
 // function's own entity since. Otherwise the function runs again on the new state. For this, the
-// commit reads these entities once more, also if the function writes nothing.
+// commit reads these entities once more, also if the function writes nothing or fails.
 //
 // Get sees the writes of the function's calls for earlier entities, in the order of keys, as if
 // each call ran in a transaction of its own. It does not see writes of the same call. Each Get is a

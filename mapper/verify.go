@@ -93,6 +93,11 @@ func verify(
 		return nil, setting.Errorf("%w: VerifyOptions.ReadTime is set, and VerifyOptions.Entities is not",
 			ErrInvalidArgument)
 	}
+	if !opts.ReadTime.IsZero() {
+		if err := src.CheckTime(ctx, opts.ReadTime); err != nil {
+			return nil, err
+		}
+	}
 	job, found, err := prove(ctx, st, ref)
 	if err != nil || !opts.Entities {
 		return found, err

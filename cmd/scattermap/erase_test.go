@@ -27,7 +27,9 @@ func TestStartErase(t *testing.T) {
 		{"", "start erase --namespace gone --execute --yes", `the namespace "gone" has no entities`},
 		{"", "start erase --namespace gone", `the namespace "gone" has no entities`},
 		{"n", "start erase --params '{\"property\":\"tenant\",\"value\":\"acme\"}' --execute",
-			"in all kinds and namespaces"},
+			"in all kinds and namespaces and in the records of all jobs?"},
+		{"n", "start erase --namespaces a,b --params '{\"property\":\"tenant\",\"value\":\"acme\"}' --execute",
+			"in all kinds of the namespaces [\"a\" \"b\"] and in the records of all jobs?"},
 		{"", "start count", "--kind is empty"},
 		{"", "start count --kind Account --retain 7d", "at least 8 days"},
 	} {

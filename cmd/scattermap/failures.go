@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -24,6 +25,9 @@ func newFailures() *cobra.Command {
 	c.Flags().BoolVar(&byCause, "by-cause", false, "group failures by cause, with a count and an example")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if byCause && (some.all || c.Flags().Changed("limit")) {
+			return usageError(errors.New("--by-cause lists all causes: leave out --all and --limit"))
+		}
 		if byCause {
 			return causes(c, &s, args[0], format)
 		}

@@ -134,6 +134,8 @@ func (g *given) Set(text string) error {
 		return errors.New("it is out of range")
 	case errors.Is(err, strconv.ErrSyntax) && g.Type() == "float64":
 		return errors.New("it has to be a number")
+	case err != nil && g.Type() == "duration":
+		return errors.New("it has to be a time such as 90s or 2h")
 	case errors.Is(err, strconv.ErrSyntax):
 		return errors.New("it has to be a whole number")
 	case err != nil:

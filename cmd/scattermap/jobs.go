@@ -199,9 +199,11 @@ func list[T any](ctx context.Context, s *service, path, name string, parameters 
 type lengthFlags struct {
 	all   bool
 	limit int
+	flags *pflag.FlagSet
 }
 
 func (l *lengthFlags) define(flags *pflag.FlagSet) {
+	l.flags = flags
 	flags.BoolVar(&l.all, "all", false, "list all entities")
 	flags.IntVar(&l.limit, "limit", 100, "list up to this `number` of entities")
 }
@@ -209,8 +211,11 @@ func (l *lengthFlags) define(flags *pflag.FlagSet) {
 // first reads the start of a list of the jobs API, as list does. It also reports whether the whole
 // list has more items.
 func first[T any](ctx context.Context, s *service, path, name string, l lengthFlags) (items []T, more bool, err error) {
-	if l.limit < 1 {
+	switch {
+	case l.limit < 1:
 		return nil, false, usageError(fmt.Errorf("--limit is %d, it has to be at least 1", l.limit))
+	case l.all && l.flags.Changed("limit"):
+		return nil, false, usageError(errors.New("set only one of --all and --limit"))
 	}
 	items = []T{} // an empty list is no null
 	err = list(ctx, s, path, name, nil, func(some []T) bool {

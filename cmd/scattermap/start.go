@@ -37,7 +37,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "the entities' `namespace`; by default the default namespace")
 	flags.Var((*nameList)(&f.query.Kinds), "kinds", "in place of --kind: several `kinds`, such as Account,Invoice")
-	flags.Var((*nameList)(&f.query.Namespaces), "namespaces", "several `namespaces`, such as acme,globex")
+	flags.Var((*nameList)(&f.query.Namespaces), "namespaces", "several `namespaces`, such as acme,globex; "+
+		"an empty name is the default namespace")
 	flags.BoolVar(&f.query.AllNamespaces, "all-namespaces", false, "all namespaces")
 	flags.StringVar(&f.query.ShardBy, "shard-by", "", "process in the order of this indexed `property`, not of keys")
 	flags.BoolVar(&f.query.KeysOnly, "keys-only", false, "read only keys")
@@ -123,7 +124,7 @@ func (m *moment) String() string {
 
 func (m *moment) Set(text string) error {
 	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
+	if err != nil || t.IsZero() { // the zero time has the effect of no flag
 		return errors.New("it has to be like 2006-01-02T15:04:05Z")
 	}
 	*m = moment(t)
@@ -264,7 +265,7 @@ which write nothing. Only erase needs no --kind.`,
 		}
 		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
-			if err := confirm(c, erasing(f.query.Namespace, params)); err != nil {
+			if err := confirm(c, erasing(f.query, params)); err != nil {
 				return err
 			}
 		case destroys:
@@ -289,13 +290,17 @@ func withoutParams(err error, flags *pflag.FlagSet, mapper string) error {
 
 // erasing returns the question that the command asks before a job erases a namespace, or the tenant
 // that params name.
-func erasing(namespace, params string) string {
-	if namespace == "" {
-		return fmt.Sprintf("Erase everything with %s, in all kinds and namespaces and in the records of all jobs?",
-			operator.Line(params, 200))
+func erasing(q mapper.Query, params string) string {
+	where := "kinds and namespaces"
+	switch {
+	case q.Namespace != "":
+		return fmt.Sprintf("Erase the namespace %s, with %s, also in the records of all jobs?",
+			operator.Line(q.Namespace, 100), operator.Line(params, 200))
+	case len(q.Namespaces) > 0:
+		where = "kinds of the namespaces " + operator.Line(fmt.Sprintf("%q", q.Namespaces), 200)
 	}
-	return fmt.Sprintf("Erase the namespace %s, with %s, also in the records of all jobs?",
-		operator.Line(namespace, 100), operator.Line(params, 200))
+	return fmt.Sprintf("Erase everything with %s, in all %s and in the records of all jobs?",
+		operator.Line(params, 200), where)
 }
 
 // confirmNumber asks the service how many entities a job would destroy, and then asks the user to

@@ -116,12 +116,14 @@ func TestVerifyByService(t *testing.T) {
 	}))
 	t.Cleanup(older.Close)
 	for line, want := range map[string]string{
-		"verify spring":                        "proven: the ranges cover",
-		"verify spring --entities":             "the same, and 0 others",
-		"verify spring --at " + at:             "ranges compared with their entities",
-		"verify spring -o json":                `"pending": 0`,
-		"verify none":                          "no such job: none; \"scattermap jobs --all\"",
-		"verify spring --at now":               "--at",
+		"verify spring":            "proven: the ranges cover",
+		"verify spring --entities": "the same, and 0 others",
+		"verify spring --at " + at: "ranges compared with their entities",
+		"verify spring -o json":    `"pending": 0`,
+		"verify none":              "no such job: none; \"scattermap jobs --all\"",
+		"verify spring --at now":   "--at",
+		"verify spring --at 2999-01-01T00:00:00Z": "scattermap: verify spring: bad arguments: the database can't be " +
+			"read as it was at 2999-01-01T00:00:00Z",
 		"verify --service x spring":            "it has to be an http or https URL",
 		"verify spring --service " + older.URL: "deploy it with a newer scattermap",
 	} {

@@ -3,6 +3,7 @@ package operator
 import (
 	"encoding/csv"
 	"errors"
+	"io"
 	"strings"
 )
 
@@ -12,11 +13,23 @@ func NameList(text string) ([]string, error) {
 	in := csv.NewReader(strings.NewReader(text))
 	in.TrimLeadingSpace = true
 	all, err := in.Read()
-	if err != nil {
-		return nil, errors.New("it has to be names with commas between them")
+	if err == nil {
+		_, err = in.Read() // at the end of the first line, so that no names are left out
+	}
+	if all == nil || !errors.Is(err, io.EOF) {
+		return nil, errors.New(`it has to be names with commas between them; a name with a comma or a quote is ` +
+			`written as "a,b" or "say ""hi"""`)
 	}
 	for i, name := range all {
 		all[i] = strings.TrimSpace(name)
 	}
 	return all, nil
+}
+
+// NameText returns a name in the form that [NameList] reads: in quotes if necessary.
+func NameText(name string) string {
+	if name != "" && !strings.ContainsAny(name, ",\"\n\r") {
+		return name
+	}
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }

@@ -660,36 +660,46 @@ func TestTolerantBesideOthers(t *testing.T) {
 
 // TestUnchangedOverTorn moves all points from a club to a team in one transaction, after the page
 // has read the team and before the function reads the club. The function must not see the state
-// between, in which nobody has the points, also if it writes nothing then.
+// between, in which nobody has the points, also if it writes nothing or fails then.
 func TestUnchangedOverTorn(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var w *world
-		club, key := datastore.NameKey("Club", "x", nil), datastore.IDKey("Team", 2, nil)
-		m := mapper.Update("sum", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
-			if e.Key.ID == 1 {
-				_, err := w.client.PutMulti(ctx, []*datastore.Key{key, club}, []team{{Points: 5}, {}})
-				return err
-			}
-			var of team
-			if err := e.Get(ctx, club, &of); err != nil {
-				return err
-			}
-			e.Count("points", e.Value.Points+of.Points)
-			if e.Value.Points+of.Points == 5 {
-				e.Value.Name = "all"
-			}
-			return nil
+	for name, torn := range map[string]error{"writes nothing": nil,
+		"fails": mapper.Permanent(errors.New("points are lost"))} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testUnchangedOverTorn(t, torn) })
 		})
-		w = newWorld(t, setting{queue: few(1)}, m)
-		_, err := w.client.PutMulti(t.Context(), []*datastore.Key{datastore.IDKey("Team", 1, nil), key, club},
-			[]team{{}, {}, {Points: 5}})
-		w.must(err)
-		_, s := overTeams(w, m)
-		var got team
-		w.must(w.client.Get(t.Context(), key, &got))
-		if want := (team{Name: "all", Points: 5}); got != want || s.Counters["points"] != 5 || s.Conflicts != 1 {
-			t.Errorf("%+v, counters %v, %d conflicts", got, s.Counters, s.Conflicts)
+	}
+}
+
+// testUnchangedOverTorn is TestUnchangedOverTorn. In the state between, the function returns torn.
+func testUnchangedOverTorn(t *testing.T, torn error) {
+	var w *world
+	club, key := datastore.NameKey("Club", "x", nil), datastore.IDKey("Team", 2, nil)
+	m := mapper.Update("sum", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
+		if e.Key.ID == 1 {
+			_, err := w.client.PutMulti(ctx, []*datastore.Key{key, club}, []team{{Points: 5}, {}})
+			return err
 		}
+		var of team
+		if err := e.Get(ctx, club, &of); err != nil {
+			return err
+		}
+		e.Count("points", e.Value.Points+of.Points)
+		if e.Value.Points+of.Points != 5 {
+			return torn
+		}
+		e.Value.Name = "all"
+		return nil
 	})
+	w = newWorld(t, setting{queue: few(1)}, m)
+	_, err := w.client.PutMulti(t.Context(), []*datastore.Key{datastore.IDKey("Team", 1, nil), key, club},
+		[]team{{}, {}, {Points: 5}})
+	w.must(err)
+	_, s := overTeams(w, m)
+	var got team
+	w.must(w.client.Get(t.Context(), key, &got))
+	if want := (team{Name: "all", Points: 5}); got != want || s.Counters["points"] != 5 || s.Conflicts != 1 ||
+		s.Failures != 0 {
+		t.Errorf("%+v, counters %v, %d conflicts, %d failures", got, s.Counters, s.Conflicts, s.Failures)
+	}
 }

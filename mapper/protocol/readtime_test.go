@@ -141,7 +141,7 @@ func TestReadTime(t *testing.T) {
 
 // TestReadTimeGone runs a job for longer than the database can read its ReadTime. The job must fail
 // with an error that says so. A ReadTime that is too old already at the start, or in the future,
-// must also fail.
+// must also fail. So must a plan and a verification with such a time.
 func TestReadTimeGone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -179,6 +179,10 @@ func TestReadTimeGone(t *testing.T) {
 			if _, err := lookAt.Plan(t.Context(), w.engine, q, nil); !errors.Is(err,
 				mapper.ErrInvalidArgument) {
 				t.Errorf("plan at %v: %v", at, err)
+			}
+			if _, err := job.Verify(t.Context(), &mapper.VerifyOptions{Entities: true, ReadTime: at}); !errors.Is(err,
+				mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), gone) {
+				t.Errorf("verify at %v: %v", at, err)
 			}
 		}
 	})

@@ -20,12 +20,12 @@ type Moved struct {
 	Now wire.Stamp
 }
 
-// Again runs the function again on three groups of entities, and replaces their results:
+// Again runs the function again on two groups of entities, and replaces their results. They may be
+// failures.
 //
 //   - entities that other clients have changed
-//   - entities for which the function has read an entity that has changed, by other clients or by
-//     the new calls for earlier entities
-//   - failed entities, because outdated data may be the cause
+//   - entities for which the function has read or inserted an entity that has changed, by other
+//     clients or by the new calls for earlier entities
 //
 // As in Run, calls may overlap and take batches.
 //
@@ -51,11 +51,6 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 			out[m.of] = err
 		}
 	}
-	for i := range o.results {
-		if o.results[i].mayPass() { // without guards, it can't be among moved
-			now[i] = o.results[i].read
-		}
-	}
 	todo := slices.Sorted(maps.Keys(now))
 	for width := max(1, p.AtOnce) * p.inCall(); len(todo) > 0; {
 		hands, cut, err := p.rerunAll(ctx, o, todo[:min(width, len(todo))], now, out)
@@ -74,9 +69,6 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 				continue
 			}
 			at, _ := slices.BinarySearch(todo, h.place)
-			if at > 0 && h.r.mayPass() {
-				continue // it may have read what the calls for these earlier entities will write
-			}
 			for _, name := range append(o.results[h.place].writes(), h.r.writes()...) {
 				changed[name] = true
 			}

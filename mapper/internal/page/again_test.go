@@ -50,13 +50,48 @@ func TestAgain(t *testing.T) {
 			return nil
 		}, moved: 1, runs: []int64{1, 3}, want: "3 reached, 3 done; wrote 1 2 3",
 			puts: map[int64]int64{1: 150, 2: 102, 3: 151}},
-		{name: "those that have failed: that may be for what they have read", fn: func(c *call) error {
+		{name: "one has failed because of another one, which it has read", fn: func(c *call) error {
+			if c.n += 100; c.id == 2 && c.sees(7) == 7 {
+				return errBad
+			}
+			return nil
+		}, moved: 7, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
+			puts: map[int64]int64{1: 101, 2: 102, 3: 103}},
+		{name: "one has failed because of itself and another one", fn: func(c *call) error {
+			if c.n += 100; c.id == 2 && c.sees(7) == 7 && c.n == 102 {
+				return errBad
+			}
+			return nil
+		}, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
+			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},
+		{name: "one has failed because of what another one writes", fn: func(c *call) error {
+			if c.n += 100; c.id == 2 && c.sees(1) < 150 {
+				return errBad
+			}
+			return nil
+		}, moved: 1, runs: []int64{1, 2}, want: "3 reached, 3 done; wrote 1 2 3",
+			puts: map[int64]int64{1: 150, 2: 102, 3: 103}},
+		{name: "one has failed, and has read only itself", fn: func(c *call) error {
 			if c.n += 100; c.id == 1 {
 				return errBad
 			}
 			return nil
-		}, moved: 3, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 2 3; failed 1",
+		}, moved: 3, runs: []int64{3}, want: "3 reached, 2 done; wrote 2 3; failed 1",
 			puts: map[int64]int64{2: 102, 3: 150}},
+		{name: "one has failed because another one is there", fn: func(c *call) error {
+			switch {
+			case c.id == 2 && c.n == 2:
+				c.Delete(keyOf(2))
+			case c.id == 2:
+				c.n++
+			case c.id == 3:
+				c.Insert(keyOf(2), &struct{ N int64 }{30})
+			default:
+				c.n += 100
+			}
+			return nil
+		}, moved: 2, runs: []int64{2, 3}, want: "3 reached, 2 done; wrote 1 2; failed 3 permanently",
+			puts: map[int64]int64{1: 101, 2: 51}},
 		{name: "it stays, and one of them has inserted its key", fn: func(c *call) error {
 			switch {
 			case c.id == 3:

@@ -356,9 +356,8 @@ func (p *Page) await(
 
 // keep stores the outcome of a call in the entity's result: the effect e, or the error err.
 func (p *Page) keep(h *hand, e *function.Effect, err error) {
-	h.view.close()
 	r := &h.r
-	r.ran = true
+	r.ran, r.saw = true, h.view.close()
 	if err == nil {
 		err = p.keepsPlace(r.at.Key, r.read.Entity, e)
 	}

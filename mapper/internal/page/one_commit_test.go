@@ -228,22 +228,6 @@ func TestCollectedBytes(t *testing.T) {
 	}
 }
 
-// TestMayPass checks on which failed entities the function runs again after another client has
-// changed something. These are entities on which it has run to its end.
-func TestMayPass(t *testing.T) {
-	for _, c := range []struct{ fails, ran, want bool }{
-		{true, true, true}, {true, false, false}, {false, true, false},
-	} {
-		r := result{ran: c.ran}
-		if c.fails {
-			r.failure = handOf(0, errBad).r.failure
-		}
-		if r.mayPass() != c.want {
-			t.Errorf("%+v: %v", c, r.mayPass())
-		}
-	}
-}
-
 // TestReturned checks that a function can't read any more after it has returned.
 func TestReturned(t *testing.T) {
 	p := over(kindOf(1, 7), function.Visit, func(*call) error { return nil }, 1)

@@ -37,7 +37,12 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 
 // OtherReads returns the number of reads of other entities: for the function, and by the commit,
 // which compares them.
-func (o *Results) OtherReads() int { return o.Compared + int(o.known.reads.Load()) }
+func (o *Results) OtherReads() int {
+	if o.visits { // the commit compares nothing
+		return int(o.known.reads.Load())
+	}
+	return o.Compared + int(o.known.reads.Load())
+}
 
 // before returns the state of an entity that the function sees when it runs on the page's entity at
 // place, an index in the page. This includes the page's writes for earlier entities. The bool is
@@ -105,10 +110,7 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	o.known.wrote, o.known.upTo = nil, 0
 	for j := i + 1; j < len(o.results); j++ {
 		later := &o.results[j]
-		if later.effect == nil || slices.Contains(todo, j) {
-			continue
-		}
-		if later.dependsOn(changed) {
+		if !slices.Contains(todo, j) && later.dependsOn(changed) {
 			todo, now[j] = append(todo, j), later.read
 		}
 	}
@@ -119,10 +121,13 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 // dependsOn reports whether the function has read or inserted one of the entities with these encoded
 // keys.
 func (r *result) dependsOn(names map[string]bool) bool {
-	for _, s := range r.effect.Seen {
+	for _, s := range r.seen() {
 		if names[s.Key.Encode()] {
 			return true
 		}
+	}
+	if r.effect == nil {
+		return false
 	}
 	for _, m := range r.effect.Mutations {
 		if m.Inserts && names[m.Key.Encode()] {
@@ -131,10 +136,6 @@ func (r *result) dependsOn(names map[string]bool) bool {
 	}
 	return false
 }
-
-// mayPass reports whether a failed entity may succeed if the function runs again on newer data. The
-// page does not know what a failed call has read, so any change may matter.
-func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
 // A view is the access that a call of the function has to other entities. It shows the page's
 // writes for earlier entities. It is closed when the call has returned or was abandoned. Results.mu
@@ -147,6 +148,7 @@ type view struct {
 
 	closed bool
 	reads  []reading
+	saw    []function.Seen // the states that the call has got
 }
 
 // A reading records that a call of the function has read an entity. The field name is the entity's
@@ -185,10 +187,12 @@ func (v *view) hasRead(names map[string]bool) bool {
 
 var errClosed = errors.New("the function has taken too long, or has returned")
 
-func (v *view) close() {
+// close makes further reads fail, and returns the states that the call has got.
+func (v *view) close() (saw []function.Seen) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
 	v.closed = true
+	return v.saw
 }
 
 // Known returns the state of an entity, and true if it is known without a read from the database.
@@ -199,7 +203,10 @@ func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 		return function.Seen{}, false
 	}
 	s, ok, err := v.before(key)
-	return s, ok && err == nil
+	if ok = ok && err == nil; ok {
+		v.saw = append(v.saw, s)
+	}
+	return s, ok
 }
 
 // Look returns the states of entities. It reads from the database the ones that are not known yet.
@@ -230,6 +237,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 		}
 		all[at] = function.Seen{Key: ask[i], Stamp: stamp}
 	}
+	v.saw = append(v.saw, all...)
 	return all, nil
 }
 

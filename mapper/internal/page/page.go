@@ -104,8 +104,8 @@ type chunk struct {
 // measurements.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
-		Writes: int64(o.writes - c.writes), Others: int64(o.OtherReads() - c.others), Spent: now.Sub(c.told)})
-	c.told, c.known, c.knownBytes, c.writes, c.others = now, c.next, c.bytes, o.writes, o.OtherReads()
+		Writes: int64(o.Writes() - c.writes), Others: int64(o.OtherReads() - c.others), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes, c.others = now, c.next, c.bytes, o.Writes(), o.OtherReads()
 }
 
 // tellEvery is the minimum time between two reports of the job's speed during a chunk.
@@ -128,7 +128,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 			return nil, err
 		}
 		p.lookAhead(ctx, o, c)
-		c.told, c.writes = time.Now(), o.writes
+		c.told, c.writes = time.Now(), o.Writes()
 		o.Spent = time.Since(begun)
 		run := p.runChunk
 		if p.AtOnce > 1 || p.BatchSize > 0 {

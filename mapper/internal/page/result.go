@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -24,6 +25,7 @@ type result struct {
 	compare bool
 	effect  *function.Effect // the writes that the function has asked for; nil: it has failed, or did not run
 	failure *record.Failure  // the failure; nil: there is none
+	saw     []function.Seen  // the states of other entities that the call has got
 	bytes   int              // size of the entity if the function has collected a value from it, otherwise 0
 
 	incomplete function.Effect // puts with incomplete keys, which the database has to complete
@@ -66,6 +68,7 @@ func (s *sum) add(r *result) {
 	if r.failure != nil {
 		s.Failures = append(s.Failures, *r.failure)
 	}
+	s.compares(r)
 	e := r.effect
 	if e == nil {
 		return
@@ -79,18 +82,6 @@ func (s *sum) add(r *result) {
 		s.Examples = append(s.Examples, e.Example()...)
 	}
 	s.writes += len(e.Mutations) + len(r.incomplete.Mutations)
-	for g := range r.guards(0) {
-		if !g.Free { // the usual case, in which encoding the key would take time
-			continue
-		}
-		if name := g.Key.Encode(); !s.compared[name] {
-			if s.compared == nil {
-				s.compared = make(map[string]bool)
-			}
-			s.compared[name] = true
-			s.Compared++
-		}
-	}
 	for _, m := range e.Mutations {
 		if m.Key.Equal(r.at.Key) {
 			s.Written++
@@ -113,6 +104,22 @@ func (s *sum) add(r *result) {
 		s.Others = append(s.Others, m.Key)
 	}
 	s.Others = append(s.Others, r.completed...)
+}
+
+// compares counts the entities that the commit compares for a result.
+func (s *sum) compares(r *result) {
+	for g := range r.guards(0) {
+		if !g.Free { // the usual case, in which encoding the key would take time
+			continue
+		}
+		if name := g.Key.Encode(); !s.compared[name] {
+			if s.compared == nil {
+				s.compared = make(map[string]bool)
+			}
+			s.compared[name] = true
+			s.Compared++
+		}
+	}
 }
 
 // takes reports whether the commit of a page with this sum can include one more entity of the page.
@@ -152,30 +159,39 @@ type Guard struct {
 	of int // the place of the page's entity whose result depends on the guarded entity
 }
 
+// nothing is the effect of a call that has failed.
+var nothing = new(function.Effect)
+
+// seen returns the states of other entities on which the result depends.
+func (r *result) seen() []function.Seen {
+	if r.effect != nil {
+		return r.effect.Seen
+	}
+	return r.saw // the call has failed
+}
+
 // guards returns the entities that a call has read, if they must be unchanged when the page commits.
 // The argument place is the entity's index in the page. A call that has read only its own entity,
 // and writes nothing, has none, because it has seen a single state of the database.
 func (r *result) guards(place int) iter.Seq[Guard] {
 	return func(yield func(Guard) bool) {
-		depends := len(r.effect.Mutations)+len(r.incomplete.Mutations) > 0
-		for _, s := range r.effect.Seen {
-			if s.OfPage {
-				continue
-			}
-			if depends = true; !yield(Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place}) {
-				return
-			}
-		}
-		if !r.compare || !depends {
-			return
-		}
-		own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
-		for _, m := range r.effect.Mutations {
-			if m.Key.Equal(r.at.Key) {
-				own.Free = m.On != (wire.Condition{}) && !m.On.Free
+		e, seen := cmp.Or(r.effect, nothing), r.seen()
+		for _, s := range seen {
+			if !s.OfPage {
+				if !yield(Guard{Key: s.Key, Was: s.Stamp, Free: true, of: place}) {
+					return
+				}
 			}
 		}
-		yield(own)
+		if r.compare && len(seen)+len(e.Mutations)+len(r.incomplete.Mutations) > 0 {
+			own := Guard{Key: r.at.Key, Was: r.read, Free: true, of: place}
+			for _, m := range e.Mutations {
+				if m.Key.Equal(r.at.Key) {
+					own.Free = m.On != (wire.Condition{}) && !m.On.Free
+				}
+			}
+			yield(own)
+		}
 	}
 }
 
@@ -187,10 +203,7 @@ func (o *Results) Guards() (all []Guard) {
 	}
 	for i := range o.results {
 		r := &o.results[i]
-		if r.effect == nil {
-			continue
-		}
-		for _, m := range r.effect.Mutations {
+		for _, m := range cmp.Or(r.effect, nothing).Mutations {
 			switch {
 			case m.Inserts:
 				if o.writer(i, m.Key.Encode()) < 0 { // otherwise the result of an earlier entity has this guard

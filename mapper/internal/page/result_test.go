@@ -73,6 +73,13 @@ func TestCommits(t *testing.T) {
 		{name: "nothing", fn: func(*call) {}},
 		{name: "nothing is written: what was read has to stay", fn: func(c *call) { c.sees(7) },
 			relies: "7@1 read, 1@1 read, 7@1 read, 2@1 read"},
+		{name: "only what the page writes is read, and nothing written: the own one has to stay", fn: func(c *call) {
+			if c.id == 1 {
+				puts(c, 7)
+			} else {
+				c.sees(7)
+			}
+		}, want: "put 7", relies: "1@1 read, 2@1 read"},
 		{name: "each", fn: func(c *call) { c.n++ }, want: "put 1@1, put 2@1", relies: "1@1, 2@1"},
 		{name: "one is deleted", fn: func(c *call) {
 			if c.id == 2 {
@@ -206,13 +213,18 @@ func TestSums(t *testing.T) {
 }
 
 // TestVisitsWriteNothing checks that the page of a rehearsal (a dry run) neither writes nor guards
-// anything, although its function would write.
+// anything, although its function would write. So the page's usage has no such write or read.
 func TestVisitsWriteNothing(t *testing.T) {
 	for _, visits := range []bool{true, false} {
 		e := effectOf(write{id: 1}, write{id: 9, inserts: true})
-		o := &Results{visits: visits, results: []result{{at: keyspace.At(keyOf(1)), effect: e, compare: true}}}
-		if writes, guards := len(o.Mutations()), len(o.Guards()); (writes == 0) != visits || (guards == 0) != visits {
-			t.Errorf("visits %v: %d writes, %d guards", visits, writes, guards)
+		e.Seen = []function.Seen{{Key: keyOf(7)}}
+		o := &Results{visits: visits}
+		o.add(result{at: keyspace.At(keyOf(1)), effect: e, compare: true})
+		for what, n := range map[string]int{"mutations": len(o.Mutations()), "guards": len(o.Guards()),
+			"writes": o.Writes(), "reads": o.OtherReads()} {
+			if (n == 0) != visits {
+				t.Errorf("visits %v: %d %s", visits, n, what)
+			}
 		}
 	}
 }

@@ -139,8 +139,14 @@ func (o *Results) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
-// Writes returns the number of mutations that the function has asked for.
-func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
+// Writes returns the number of mutations that the function has asked for. In a rehearsal it is 0,
+// because they are not made.
+func (o *Results) Writes() int {
+	if o.visits {
+		return len(o.Page.Mutations)
+	}
+	return o.writes + len(o.Page.Mutations)
+}
 
 // took adds the time that the function has needed for an entity. The argument hung is the part in
 // which the call waited or timed out, which says nothing about the function's speed.

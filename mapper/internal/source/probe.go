@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
@@ -86,6 +87,12 @@ func orWithout(q query.Query, needs error) error {
 		return fmt.Errorf("%w\nOr %w", needs, without)
 	}
 	return needs
+}
+
+// CheckTime returns an error if the database can't read its state at the given time.
+func (src Source) CheckTime(ctx context.Context, at time.Time) error {
+	src.At = snapshotAt(ctx, src.Client, at)
+	return src.probeSnapshot(ctx)
 }
 
 // probeSnapshot returns an error if the database can't read its state at a past time. Google's
