@@ -205,7 +205,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		return s, err
 	}
 	if !d.state.begun && (d.state.redelivered || exclusive) {
-		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
+		if s, err := d.begin(ctx, exclusive, d.place.Quiet); err != nil || s != ours {
 			return s, err
 		}
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {

@@ -200,7 +200,7 @@ func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err 
 		return d.setApart(ctx, p)
 	case n > 1 && (errors.As(err, refusal) || contended || errors.As(err, batch)):
 		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-			r.Narrow(n)
+			r.Halve(n)
 			return nil, nil
 		})
 	}

@@ -61,13 +61,13 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 			t.adopt()
 			return ours, nil
 		}
-		now, moved, lookup := d.lookAfter(ctx, err, guards)
+		found, moved, lookup := d.lookAfter(ctx, err, guards)
 		if lookup != nil {
 			return ours, lookup
 		}
-		if now.standing != ours {
-			d.takeOver(now)
-			return now.standing, nil
+		if found.standing != ours {
+			d.takeOver(found)
+			return found.standing, nil
 		}
 		if err := final(err); err != nil {
 			return ours, err
@@ -77,13 +77,13 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 				return ours, err
 			}
 		}
-		if refused = true; len(moved) == 0 && !t.moved && d.record.Version == now.record.Version {
+		if refused = true; len(moved) == 0 && !t.moved && d.record.Version == found.record.Version {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
 			_ = backOff(ctx, idle)
 		}
-		d.record = now.record
+		d.record = found.record
 	}
 }
 

@@ -51,10 +51,10 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 }
 
 // begin writes this delivery's crash mark ([record.CrashMark]) into the range's record, before the
-// function runs. If the mark is still there later, this process has died. The parameter alone is
-// the field gate.Place.Alone. exclusive says whether the delivery has an exclusive place in the
+// function runs. If the mark is still there later, this process has died. The parameter quiet is
+// the field gate.Place.Quiet. exclusive says whether the delivery has an exclusive place in the
 // gate. If it does not match record.Range.Suspected, the result is the standing changed.
-func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
+func (d *delivery) begin(ctx context.Context, exclusive, quiet bool) (standing, error) {
 	d.state.mark = cmp.Or(d.state.mark, d.x.NewDelivery())
 	now := now()
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
@@ -64,7 +64,7 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 			return nil, fencedError{finding{changed, r}}
 		default:
 			m := record.CrashMark{Delivery: d.state.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
-				Task: d.state.queued.TaskID, Try: int64(d.state.queued.RetryCount), Alone: alone}
+				Task: d.state.queued.TaskID, Try: int64(d.state.queued.RetryCount), Quiet: quiet}
 			r.Begin(m, now, d.x.Queue.DispatchDeadline())
 		}
 		return nil, nil
@@ -87,7 +87,7 @@ func (d *delivery) unmark(ctx context.Context) {
 			}
 			// The page may have been too large for the deadline, so it is halved.
 			if cutOff && r.Begun == d.state.mark && r.PageLimit() > 1 {
-				r.Narrow(r.Expected())
+				r.Halve(r.Expected())
 			}
 			return r.Alive(d.state.mark)
 		})

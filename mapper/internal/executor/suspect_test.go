@@ -29,7 +29,7 @@ func TestSuspected(t *testing.T) {
 		return s
 	}
 	begun := func(alone bool) record.Suspicion {
-		return record.Suspicion{Begun: "before", BegunAt: time.Unix(0, 0), BegunAlone: alone, Solo: alone}
+		return record.Suspicion{Begun: "before", BegunAt: time.Unix(0, 0), BegunQuiet: alone, Solo: alone}
 	}
 	for _, c := range []struct {
 		name   string

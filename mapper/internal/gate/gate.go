@@ -41,9 +41,9 @@ type Place struct {
 	Leave     func()
 	Exclusive bool // whether no other task is inside the gate
 	Waited    bool // whether the task had to wait
-	// Alone says that nothing else runs in the process, not even an abandoned call of a function.
+	// Quiet says that nothing else runs in the process, not even an abandoned call of a function.
 	// If the process dies now, this task is the cause.
-	Alone bool
+	Quiet bool
 }
 
 // Enter waits until a task may start, and returns its place. An exclusive task waits until no other
@@ -73,7 +73,7 @@ func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 			return Place{}, err
 		}
 	}
-	p.Alone = exclusive && g.Strays.Load() == 0
+	p.Quiet = exclusive && g.Strays.Load() == 0
 	p.Leave = sync.OnceFunc(func() { g.places.Release(n) })
 	return p, nil
 }

@@ -40,17 +40,17 @@ func TestEnter(t *testing.T) {
 		{
 			name:   "an exclusive one waits for all before it, and those after it wait for it",
 			visits: []visit{{"a", 0, false, 5}, {"x", 1, true, 4}, {"b", 2, false, 1}, {"c", 3, false, 1}},
-			want:   []string{"a at 0", "x at 5 exclusive waited alone", "b at 9 waited", "c at 9 waited"},
+			want:   []string{"a at 0", "x at 5 exclusive waited quiet", "b at 9 waited", "c at 9 waited"},
 		},
 		{
 			name:   "an exclusive one that finds nothing inside does not wait",
 			visits: []visit{{"x", 0, true, 2}, {"a", 3, false, 1}},
-			want:   []string{"x at 0 exclusive alone", "a at 3"},
+			want:   []string{"x at 0 exclusive quiet", "a at 3"},
 		},
 		{
 			name:   "two exclusive ones come one after the other",
 			visits: []visit{{"x", 0, true, 4}, {"y", 1, true, 4}},
-			want:   []string{"x at 0 exclusive alone", "y at 4 exclusive waited alone"},
+			want:   []string{"x at 0 exclusive quiet", "y at 4 exclusive waited quiet"},
 		},
 		{
 			name:   "beside a stray no task is the only suspect",
@@ -93,7 +93,7 @@ func saidOf(p Place) (text string) {
 	for _, is := range []struct {
 		what string
 		true bool
-	}{{"exclusive", p.Exclusive}, {"waited", p.Waited}, {"alone", p.Alone}} {
+	}{{"exclusive", p.Exclusive}, {"waited", p.Waited}, {"quiet", p.Quiet}} {
 		if is.true {
 			text += " " + is.what
 		}

@@ -278,7 +278,7 @@ func TestFinalizerMark(t *testing.T) {
 		inTrial(t, m, func(tw *trialWorld) {
 			w = tw
 			w.must(w.deliver(w.Context(), w.allDone("j"), "finalize", body.Job{}, try))
-			if marked := seen.Begun != "" && seen.BegunAlone && seen.SeenTask != "" && seen.BegunAt.Equal(time.Now()) &&
+			if marked := seen.Begun != "" && seen.BegunQuiet && seen.SeenTask != "" && seen.BegunAt.Equal(time.Now()) &&
 				seen.Error != ""; marked != (try > 0) || seen.SeenTry != int64(try) {
 				w.Errorf("attempt %d: the mark is %+v, and the error %q", try, seen.Suspicion, seen.Error)
 			}

@@ -39,8 +39,9 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	}
 	delivery := fi.NewDelivery()
 	fi.delivery = delivery
-	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
-		Task: t.Queued.TaskID, Try: int64(t.Queued.RetryCount), Alone: place.Alone})
+	err = fi.runExclusively(ctx, job, t, record.CrashMark{
+		Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
+		Task: t.Queued.TaskID, Try: int64(t.Queued.RetryCount), Quiet: place.Quiet})
 	if err != nil { // until the mark is removed, the process does nothing else
 		fi.Insist(ctx, func(ctx context.Context) error {
 			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
@@ -55,10 +56,10 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	return err
 }
 
-// runAlone runs the finalizer while the process does nothing else, and while the job's record has
-// the crash mark m. After any error, the record may have the mark, because the answer to the commit
-// that wrote it may be lost.
-func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
+// runExclusively runs the finalizer while the process does nothing else, and while the job's record
+// has the crash mark m. After any error, the record may have the mark, because the answer to the
+// commit that wrote it may be lost.
+func (fi finalizer) runExclusively(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
 	job, err := fi.begin(ctx, job, t, m)
 	if err != nil || !t.Current(job) {
 		return err

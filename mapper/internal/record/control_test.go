@@ -140,7 +140,7 @@ func TestEnd(t *testing.T) {
 // as the death of a process, when the finalizer runs again.
 func TestBeginFinalizer(t *testing.T) {
 	j := Job{State: Running, Epoch: 1}
-	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
+	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Quiet: true}
 	if j.BeginFinalizer(0, first, rounded, time.Minute) || !j.BeginFinalizer(1, first, rounded, time.Minute) ||
 		j.Error == "" {
 		t.Fatalf("%+v", j)

@@ -171,7 +171,7 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	child := r.Child(s, now)
 	if r.Solo && r.Narrowed > 0 {
 		child.Solo = true
-		child.Narrow(int(min(max(2, s.Estimate), child.PageSize)))
+		child.Halve(int(min(max(2, s.Estimate), child.PageSize)))
 	}
 	child.PageSize = o.NextPage
 	r.End = child.Start

@@ -121,8 +121,8 @@ type Range struct {
 	// had changed an entity.
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
 	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on the range's page
-	// Pace is the function's mean time for an entity, measured on the page from which the range was
-	// cut off; 0: unknown.
+	// Pace is the function's mean time for an entity; 0: unknown. It was measured on the range's page
+	// if the range is done, and otherwise on the page from which the range was cut off.
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
 	// Yielded is how long the range's page waited in favour of other clients, because the job is a
 	// background job.
@@ -357,9 +357,9 @@ func (r *Range) Expected() int {
 	return r.PageLimit()
 }
 
-// Narrow limits the range's next page to half of n entities, because a page of n entities has
+// Halve limits the range's next page to half of n entities, because a page of n entities has
 // failed. The rest of the range keeps its page size.
-func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
+func (r *Range) Halve(n int) { r.Narrowed = int64(max(1, n/2)) }
 
 // Finish marks the range as done, and stores its seal (see [Range.Digest]). After that, the record
 // changes only if the range is a failed entity that is retried.

@@ -98,7 +98,7 @@ func TestPageLimit(t *testing.T) {
 	}
 	var r Range
 	for n, want := range map[int]int64{100: 50, 3: 1, 1: 1, 0: 1} {
-		if r.Narrow(n); r.Narrowed != want {
+		if r.Halve(n); r.Narrowed != want {
 			t.Errorf("%d halved: %d", n, r.Narrowed)
 		}
 	}

@@ -35,8 +35,8 @@ type Suspicion struct {
 	// mark.
 	Begun   string    `datastore:"begun,omitempty,noindex"`
 	BegunAt time.Time `datastore:"begun_at,omitempty,noindex"` // when the delivery that may have died arrived
-	// BegunAlone says that the process of this delivery did nothing else.
-	BegunAlone bool `datastore:"begun_alone,omitempty,noindex"`
+	// BegunQuiet says that the process of this delivery did nothing else.
+	BegunQuiet bool `datastore:"begun_alone,omitempty,noindex"`
 	// SeenTask is the task of the latest deliveries that wrote a mark, or that found a mark of
 	// their own task.
 	SeenTask string `datastore:"seen_task,omitempty,noindex"`
@@ -63,7 +63,7 @@ type CrashMark struct {
 	At       time.Time // when the delivery arrived
 	Task     string    // the delivery's task
 	Try      int64     // the number of earlier attempts of the task
-	Alone    bool      // whether the process does nothing else
+	Quiet    bool      // whether the process does nothing else
 }
 
 // Suspected reports whether deliveries must run exclusively, that is, while their process does
@@ -84,7 +84,7 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 		s.noteBehind(m)
 		return nil
 	default:
-		if s.BegunAlone {
+		if s.BegunQuiet {
 			died = &CrashMark{Delivery: s.Begun, At: s.BegunAt}
 		}
 		s.Solo = true
@@ -94,7 +94,7 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 		s.SeenTask, s.SeenTry = m.Task, m.Try
 	}
 	s.SeenTry = max(s.SeenTry, m.Try)
-	s.Begun, s.BegunAt, s.BegunAlone = m.Delivery, m.At, m.Alone
+	s.Begun, s.BegunAt, s.BegunQuiet = m.Delivery, m.At, m.Quiet
 	return died
 }
 
@@ -178,7 +178,7 @@ func (s *Suspicion) Alive(delivery string) (changed bool) {
 
 // Calm removes the crash mark, and what is known about the task that wrote it.
 func (s *Suspicion) Calm() {
-	s.Begun, s.BegunAt, s.BegunAlone, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
+	s.Begun, s.BegunAt, s.BegunQuiet, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
 }
 
 // EndTime returns for how long a delivery tries to remove its crash mark when it ends.
@@ -194,7 +194,7 @@ func (r *Range) Begin(m CrashMark, now time.Time, deadline time.Duration) {
 	switch {
 	case died == nil:
 	case r.PageLimit() > 1:
-		r.Narrow(r.Expected())
+		r.Halve(r.Expected())
 	case r.Alone:
 		r.Die(*died, now, deadline)
 	}
