@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/tasks"
+	"github.com/scattermap/scattermap/webhook"
 )
 
 // config has the settings of the service, from its environment.
@@ -45,6 +47,11 @@ import (
 //	IAP_KEYS_URL           the URL of the proxy's public keys; by default Google's
 //	OIDC_KEYS_URL          with on: the URL of the public keys of tokens; by default
 //	                       Google's
+//	WEBHOOK_URL            the service posts to this URL when a job ends or pauses, see
+//	                       package webhook: for example the incoming webhook of a chat
+//	                       service. By default it posts nothing
+//	WEBHOOK_SECRET         signs these requests: what "openssl rand -base64 32" prints; by
+//	                       default they are not signed. Take both from Secret Manager
 //	OTEL_EXPORTER_OTLP_ENDPOINT
 //	                       the service exports metrics and traces to this URL, by OTLP
 //	                       over HTTP, such as http://localhost:4318 for a collector
@@ -75,7 +82,8 @@ type config struct {
 	keysURL         string
 	iapAudience     string
 	iapKeysURL      string
-	traces, metrics bool // whether the service exports traces and metrics
+	newHook         func(*slog.Logger) (*webhook.Sender, error) // nil: the service has no webhook
+	traces, metrics bool                                        // whether the service exports traces and metrics
 	addr            string
 
 	serviceName, revision string // the names that Cloud Run gives the service and its revision
@@ -127,6 +135,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)
+	e.webhook(&c)
 	const collector = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	e.checkURL(collector, getenv(collector), func(*url.URL) bool { return true }, "an http(s) URL without a query")
 	c.traces, c.metrics = e.exports("traces", getenv(collector)), e.exports("metrics", getenv(collector))
@@ -191,6 +200,26 @@ func (e *environment) auth(c *config) {
 				map[bool]string{true: " without IAP_AUDIENCE"}[how == "on"])
 		}
 	}
+}
+
+// webhook reads the variables of the webhook. The URL may have a token, so it and the secret are only
+// in a function, and nothing prints them.
+func (e *environment) webhook(c *config) {
+	url, secret := e.getenv("WEBHOOK_URL"), e.getenv("WEBHOOK_SECRET")
+	if url == "" {
+		if secret != "" {
+			e.problem("WEBHOOK_SECRET is set, and WEBHOOK_URL is not: set both, or none")
+		}
+		return
+	}
+	newHook := func(log *slog.Logger) (*webhook.Sender, error) {
+		return webhook.New(url, secret, &webhook.Options{Filter: webhook.Stopped, Logger: log})
+	}
+	if _, err := newHook(nil); err != nil {
+		e.problem("WEBHOOK_URL or WEBHOOK_SECRET is wrong: %v", err)
+		return
+	}
+	c.newHook = newHook
 }
 
 // An environment reads environment variables, and collects the mistakes in them.

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
+	"github.com/scattermap/scattermap/webhook"
 )
 
 // mappers are the mappers that the service runs. Add yours.
@@ -61,7 +62,13 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 			log.Warn("the last telemetry was not exported", "error", err)
 		}
 	}()
-	engine, handler, closers, err := newService(ctx, c, log)
+	var hook *webhook.Sender
+	if c.newHook != nil {
+		if hook, err = c.newHook(log); err != nil {
+			return err
+		}
+	}
+	engine, handler, closers, err := newService(ctx, c, hook, log)
 	defer closers.close()
 	if err != nil {
 		return err
@@ -97,6 +104,11 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 		cancel()
 		return fmt.Errorf("shutdown: %w", errors.Join(err, server.Close()))
 	}
+	if hook != nil {
+		if err := hook.Wait(limited); err != nil { // a lost message does not make the shutdown fail
+			log.Warn("messages of the webhook are lost", "error", err)
+		}
+	}
 	log.Info("shut down")
 	return nil
 }
@@ -124,8 +136,11 @@ func (c closers) close() {
 	}
 }
 
-// newService connects to Datastore and Cloud Tasks, and returns the service's engine and handler.
-func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
+// newService connects to Datastore and Cloud Tasks, and returns the service's engine and handler. The
+// hook learns when jobs end or pause; nil: nobody does.
+func newService(
+	ctx context.Context, c config, hook *webhook.Sender, log *slog.Logger,
+) (*mapper.Engine, http.Handler, closers, error) {
 	client, err := mapper.NewClientWithDatabase(ctx, c.databaseProject, c.database)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
@@ -140,8 +155,11 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	engine, err := mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: mappers, Logger: log,
-		OtherQueues: queues[1:]})
+	options := mapper.EngineOptions{Mappers: mappers, Logger: log, OtherQueues: queues[1:]}
+	if hook != nil {
+		options.OnStateChange = hook.Send
+	}
+	engine, err := mapper.NewEngine(client, queues[0], &options)
 	if err != nil {
 		return nil, nil, open, err
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
@@ -30,6 +31,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
+	"github.com/scattermap/scattermap/webhook"
 )
 
 const (
@@ -48,8 +50,30 @@ type site struct {
 	process  *exec.Cmd
 	url      string
 
+	hook *httptest.Server // the receiver of the service's webhook
+	told chan webhook.Message
+
 	mu  sync.Mutex
 	log strings.Builder // the process's log
+}
+
+// hookSecret signs the messages of the service's webhook.
+const hookSecret = "c2NhdHRlcm1hcCBzaWducyBtZXNzYWdlcyBieSB0aGlz"
+
+// receive is the receiver of the service's webhook.
+func (s *site) receive(_ http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = webhook.Verify(hookSecret, r.Header, body)
+	}
+	var m webhook.Message
+	if err == nil {
+		err = json.Unmarshal(body, &m)
+	}
+	if err != nil || r.URL.Path != "/T0KEN" {
+		s.Errorf("the webhook: %s: %v", body, err)
+	}
+	s.told <- m
 }
 
 // logged reports whether the process has logged a line that contains all texts.
@@ -64,7 +88,9 @@ func (s *site) logged(texts ...string) bool {
 // newSite starts the service in a process of its own.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{T: t}
+	s := &site{T: t, told: make(chan webhook.Message, 100)}
+	s.hook = httptest.NewServer(http.HandlerFunc(s.receive))
+	t.Cleanup(s.hook.Close)
 	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
 		KeysAddr: "127.0.0.1:0"})
 	var err error
@@ -88,6 +114,7 @@ func newSite(t *testing.T) *site {
 		"GOOGLE_CLOUD_PROJECT=test", "DATASTORE_PROJECT=data", "TASKS_QUEUE="+queue+","+queue+"-night",
 		"CREATE_QUEUES=true", "MAX_INSTANCES=10", "CONCURRENCY=80", "SERVICE_URL="+s.url, "PORT="+port,
 		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
+		"WEBHOOK_URL="+s.hook.URL+"/T0KEN", "WEBHOOK_SECRET="+hookSecret,
 		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())
 	stderr, err := s.process.StderrPipe()
 	if err != nil {
@@ -266,6 +293,14 @@ func TestService(t *testing.T) {
 	if got := balances(); got[10] != n || status.Processed != n {
 		t.Errorf("balances after the job: %v; status %s", got, answer)
 	}
+	// The webhook learns of the end, and not of the start.
+	if m := <-s.told; m.ID != "spring" || m.To != mapper.StateSucceeded || m.Processed != n ||
+		m.Text != "job succeeded: spring (add-credit). 1,200 entities processed, 0 failures" {
+		t.Errorf("the webhook was told %+v", m)
+	}
+	if s.logged("T0KEN") || s.logged(hookSecret) {
+		t.Error("the log has the webhook's URL or secret")
+	}
 	if code, _ := s.send("POST", "/jobs", admin, start); code != 200 {
 		t.Errorf("the same start again: %d, want 200", code)
 	}
@@ -327,6 +362,13 @@ func TestConfig(t *testing.T) {
 		"on Cloud Run": {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool {
 			return c.addr == ":9"
 		}},
+		"a webhook": {[]string{"WEBHOOK_URL", "https://hooks.example.com/T0KEN", "WEBHOOK_SECRET", hookSecret},
+			func(c config) bool {
+				return c.newHook != nil && !strings.Contains(fmt.Sprintf("%+v %#v", c, c), "T0KEN")
+			}},
+		"a chat service, without a secret": {[]string{"WEBHOOK_URL", "https://hooks.example.com/T0KEN"},
+			func(c config) bool { return c.newHook != nil }},
+		"no webhook": {nil, func(c config) bool { return c.newHook == nil }},
 		"off": {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool {
 			return !c.verified && c.serviceAccount == "" && c.audience() == ""
 		}},
@@ -367,6 +409,8 @@ func TestConfigRefused(t *testing.T) {
 		{"SERVICE_URL", "https://x.run.app?a=b"},
 		{"TASKS_QUEUE", "mapper"}, {"TASKS_QUEUE", " , "}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,night"},
 		{"TASKS_QUEUE", "projects/p/locations/l/queues/q,projects/p/locations/l/queues/q"},
+		{"WEBHOOK_URL", "hooks.example.com/T0KEN"}, {"WEBHOOK_URL", "http://hooks.example.com/T0KEN"},
+		{"WEBHOOK_SECRET", hookSecret}, {"WEBHOOK_SECRET", "T0KEN", "WEBHOOK_URL", "https://hooks.example.com/T0KEN"},
 		{"CREATE_QUEUES", "yes"}, {"IAP_AUDIENCE", "credit"},
 		{"IAP_AUDIENCE", "/projects/name/global/backendServices/34"},
 		{"IAP_AUDIENCE", "/projects/12/global/backendServices/34 "},
@@ -389,7 +433,8 @@ func TestConfigRefused(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
 		{"OTEL_TRACES_EXPORTER", "zipkin", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
 	} {
-		if _, err := configFrom(getenv(bad...)); err == nil || !strings.Contains(err.Error(), bad[0]) {
+		if _, err := configFrom(getenv(bad...)); err == nil || !strings.Contains(err.Error(), bad[0]) ||
+			strings.Contains(err.Error(), "T0KEN") {
 			t.Errorf("%s: %v, want an error that names %s", bad, err, bad[0])
 		}
 	}

@@ -66,7 +66,7 @@ func newGate(t *testing.T, iap bool) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, handler, open, err := newService(t.Context(), c, slog.New(slog.DiscardHandler))
+	_, handler, open, err := newService(t.Context(), c, nil, slog.New(slog.DiscardHandler))
 	t.Cleanup(open.close)
 	if err != nil {
 		t.Fatal(err)
