@@ -333,6 +333,18 @@ func (b *browser) live(w *world) {
 	b.shoot("jobs")
 	b.open(w.url + "job?id=nobody")
 	b.shoot("error")
+
+	// Start that job again under another ID.
+	w.slow.Store(0)
+	b.open(w.url + "job?id=autumn")
+	b.click(`#acts a[href="start?clone=autumn"]`)
+	b.shoot("clone")
+	b.do(chromedp.SetValue(chromedp.CSS(`input[name=id]`), "winter"))
+	b.click(`.plan button[value=plan]`)
+	b.await(".plan", "6,000")
+	b.click(`button[value=start]`)
+	b.await("h1", "winter")
+	b.await("#head .state", "succeeded")
 }
 
 // grows waits until a job's progress bar has grown twice.
@@ -383,7 +395,7 @@ func TestAccessible(t *testing.T) {
 	id := w.rangeOf(t, "failed-some")
 	pages := []string{"", "job?id=failed-some", "job?id=failed-some&colour=pace", "job?id=runs",
 		"failures?id=failed-some", "range?job=failed-some&range=" + id,
-		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "act?do=abort&id=runs",
+		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "start?clone=failed-some", "act?do=abort&id=runs",
 		"act?do=clean-up&id=failed-some", "act?do=undo&id=failed-some", "act?do=rate&id=runs",
 		"act?do=abort&id=runs&id=failed-some", "?sort=failures&state=running", "?name=nothing", "job?id=nobody",
 		"nowhere"}

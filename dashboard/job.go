@@ -49,6 +49,7 @@ type view struct {
 	Alone        int64            `json:"-"` // number of ranges of single entities, which Tree leaves out
 	Notable      []ranged         `json:"-"`
 	Verbs        []verb           `json:"-"`
+	Clonable     bool             `json:"-"` // whether the form can start the job again
 	Logs         string           `json:"-"`
 	MoreCounters int              `json:"-"` // number of counters for which the page has no room
 	Counters     []counter        `json:"-"`
@@ -145,7 +146,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 		Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
 		Series: p.Series(moments), Levels: append([]picture.Level{}, p.Levels()...), Pages: p.Pages(), Chosen: chosen,
 		Colours: picture.Colours,
-		Verbs:   legal(st, s.engine),
+		Verbs:   legal(st, s.engine), Clonable: s.clonable(st),
 	}
 	for _, r := range p.Ranges {
 		v.Ranges = append(v.Ranges, s.rangedOf(r))
@@ -198,18 +199,22 @@ func settingsOf(o mapper.StartOptions) (all []setting, err error) {
 	}
 	delete(fields, "id")
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		value := string(fields[name])
-		short, isTime := strings.CutSuffix(name, "_ns")
-		switch n, err := strconv.ParseInt(value, 10, 64); {
-		case err != nil:
-		case isTime && time.Duration(n) == mapper.RetainAlways:
-			value = "always"
-		case isTime:
-			value = time.Duration(n).String()
-		case n == mapper.Unlimited:
-			value = "no limit"
-		}
-		all = append(all, setting{strings.ReplaceAll(short, "_", " "), value})
+		short := strings.TrimSuffix(name, "_ns")
+		all = append(all, setting{strings.ReplaceAll(short, "_", " "), valueOf(name, string(fields[name]))})
 	}
 	return all, nil
+}
+
+// valueOf returns the text of a setting's value for a page, from its name and value in JSON.
+func valueOf(name, value string) string {
+	switch n, err := strconv.ParseInt(value, 10, 64); {
+	case err != nil:
+	case strings.HasSuffix(name, "_ns") && time.Duration(n) == mapper.RetainAlways:
+		return always
+	case strings.HasSuffix(name, "_ns"):
+		return time.Duration(n).String()
+	case n == mapper.Unlimited:
+		return noLimit
+	}
+	return value
 }

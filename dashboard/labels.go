@@ -21,6 +21,7 @@ var labels = map[string]string{
 	"all_namespaces": "All namespaces", "shard_by": "In the order of a property", "keys_only": "Read only keys",
 	"read_time": "Read time", "attempts": "Attempts", "page_time": "Page time",
 	"entity_timeout": "Time limit of an entity",
+	"retain":         "Keep records",
 	"move":           "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
@@ -31,7 +32,7 @@ var inputs = map[string]string{
 	"rate.ramp": "ramp", "for_ns": "for",
 	"budget.dollars": "budget", "budget.operations": "budget", "expected_workers": "workers",
 	"per_entity_ns": "per_entity", "page_time_ns": "page_time", "entity_timeout_ns": "entity_timeout",
-	"retries.attempts": "attempts", "kinds": "kind", "namespaces": "namespace",
+	"retries.attempts": "attempts", "retain_ns": "retain", "kinds": "kind", "namespaces": "namespace",
 	"allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
 	"end": "filters", "ancestor": "filters",
 }

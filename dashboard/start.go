@@ -47,6 +47,9 @@ type form struct {
 	Exists  bool   `json:"-"` // whether a job with this ID exists
 	Counted string `json:"-"` // the error about the number of entities that the viewer has entered
 
+	Clone string    `json:"-"` // the ID of the job with which the form was filled; empty: none
+	Lost  []setting `json:"-"` // what that job has, and the inputs lack
+
 	Kinds, Namespaces []string `json:"-"` // suggestions from the database; empty: unknown
 }
 
@@ -58,6 +61,9 @@ const (
 	asRest      = "rest"
 	asAll       = "all"
 )
+
+// always is the value of the form's field "retain" for [mapper.RetainAlways].
+const always = "always"
 
 // startables returns the engine's mappers.
 func (s *server) startables() (all []startable) {
@@ -71,17 +77,31 @@ func (s *server) startables() (all []startable) {
 // form returns the page with the empty form that starts a job.
 func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
-	if name := q.Get("mapper"); name != "" {
+	name, cloned := q.Get("mapper"), q.Get("clone")
+	var again operator.Start
+	if cloned != "" {
+		var err error
+		if again, err = s.clone(r.Context(), cloned); err != nil {
+			return nil, err
+		}
+		name = again.Mapper
+	}
+	if name != "" {
 		if err := f.choose(name); err != nil {
 			return nil, err
 		}
 		f.Mappers = []startable{*f.Chosen}
-		f.In["id"] = operator.NewID(name, false)
+		f.In["id"] = operator.NewID(name, again.DryRun)
 		if f.In["how"] = asAll; f.Chosen.Destroys {
 			f.In["how"] = asRehearsal
 		}
 		f.In["share"] = "1%"
 		s.suggest(r.Context(), f)
+	}
+	if cloned != "" {
+		if err := s.fill(f, cloned, again); err != nil {
+			return nil, err
+		}
 	}
 	return &answer{template: "start", title: "Start a job", body: f}, nil
 }
@@ -196,6 +216,10 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to, err = lasting(q, name, byDefault)
 		note(err)
 	}
+	if in.options.Retain = mapper.RetainAlways; strings.TrimSpace(q.Get("retain")) != always {
+		in.options.Retain, err = lasting(q, "retain", byDefault)
+		note(err)
+	}
 	return in, errors.Join(bad...)
 }
 
@@ -243,7 +267,7 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return s.again(r, f, err)
 	}
-	if s.suggest(r.Context(), f); !f.mayStart(q, stands(q)) && (q.Get("do") != "start" || !asJSON(r)) {
+	if s.prepare(r.Context(), f); !f.mayStart(q, stands(q)) && (q.Get("do") != "start" || !asJSON(r)) {
 		if f.Plan, err = s.plan(r.Context(), in); err != nil {
 			return s.again(r, f, err)
 		}
@@ -318,12 +342,29 @@ func (s *server) suggest(ctx context.Context, f *form) {
 	}
 }
 
+// prepare sets what a page shows beside the inputs of a posted form: suggestions, and what the form
+// lacks of the job with which it was filled.
+func (s *server) prepare(ctx context.Context, f *form) {
+	s.suggest(ctx, f)
+	id := f.In["clone"]
+	if id == "" {
+		return
+	}
+	// An error, such as a job that is gone meanwhile, does not prevent the start.
+	if again, err := s.clone(ctx, id); err == nil && again.Mapper == f.Chosen.Name {
+		blank := &form{Chosen: f.Chosen, In: make(map[string]string)}
+		if err := s.fill(blank, id, again); err == nil {
+			f.Clone, f.Lost = blank.Clone, blank.Lost
+		}
+	}
+}
+
 // again returns the page with the form and its inputs, and the error err about them.
 func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if asJSON(r) {
 		return nil, err
 	}
-	s.suggest(r.Context(), f)
+	s.prepare(r.Context(), f)
 	code, text := s.told(r, err)
 	f.Bad = cmp.Or(text, "it is wrong")
 	f.Planned = ""

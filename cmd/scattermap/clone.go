@@ -15,12 +15,7 @@ import (
 )
 
 // startBody is the JSON body of a request that starts a job.
-type startBody struct {
-	Mapper string          `json:"mapper"`
-	Query  mapper.Query    `json:"query"`
-	Params json.RawMessage `json:"params"`
-	mapper.StartOptions
-}
+type startBody operator.Start
 
 // start sends the request that starts a job. If the body has no ID, it makes one. Then it follows
 // the job if watch is set, or else prints its status.
@@ -62,8 +57,8 @@ func newClone() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "clone JOB", Short: "Start a job again under another ID", Args: oneJob,
-		Long: `Starts another job with a job's mapper, query, parameters and settings. It processes all entities
-again. To process only a job's failures, use "scattermap retry".`,
+		Long: `Starts another job with a job's mapper, query, parameters, settings and queue. It processes all
+entities again. To process only a job's failures, use "scattermap retry".`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
@@ -84,29 +79,33 @@ again. To process only a job's failures, use "scattermap retry".`,
 		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, &old); err != nil {
 			return err
 		}
-		if operator.Undoes(&old.Status) {
+		again, ok := operator.Clone(&old.Status)
+		if !ok {
 			return fmt.Errorf("%s is an undo, and can't be cloned: \"scattermap undo %s\" takes it back", args[0],
 				args[0])
 		}
-		name, dry := strings.CutPrefix(old.Mapper, "rehearsal:")
-		if !yes && !dry {
+		if !yes && !again.DryRun {
 			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
-				operator.Line(name, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
+				operator.Line(again.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
 				return err
 			}
 		}
 		made := ""
 		if id == "" {
-			made = operator.NewID(name, dry)
+			made = operator.NewID(again.Mapper, again.DryRun)
 		}
 		body := make(map[string]any)
 		for setting, value := range old.Settings {
 			body[setting] = value
 		}
-		if dry {
+		if again.DryRun {
 			body["dry_run"] = true
 		}
-		body["mapper"], body["query"], body["params"], body["id"] = name, old.Query, old.Params, cmp.Or(id, made)
+		if again.Queue != "" {
+			body["queue"] = again.Queue
+		}
+		body["mapper"], body["id"] = again.Mapper, cmp.Or(id, made)
+		body["query"], body["params"] = operator.Given(again.Mapper, old.Query, old.Params)
 		return beginJob(c, &s, "", made, body, watch, format)
 	}
 	return c

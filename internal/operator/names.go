@@ -7,6 +7,19 @@ import (
 	"strings"
 )
 
+// JoinNames returns names as a text that [NameList] parses.
+func JoinNames(names []string) string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		var text strings.Builder
+		out := csv.NewWriter(&text)
+		_ = out.Write([]string{name}) // can't fail: a strings.Builder takes everything
+		out.Flush()
+		all[i] = strings.TrimSuffix(text.String(), "\n")
+	}
+	return strings.Join(all, ", ")
+}
+
 // NameList parses names with commas between them, in the form of a line of CSV. It removes white
 // space around names.
 func NameList(text string) ([]string, error) {
