@@ -318,7 +318,7 @@ func (b *browser) live(w *world) {
 
 	// Abort another job, after a confirmation.
 	w.slow.Store(int64(20 * time.Millisecond))
-	w.start(b, "autumn", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	w.start(b, "autumn", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50, FailureShare: 0.5})
 	b.open(w.url + "?state=running")
 	b.await("#list", "autumn")
 	b.do(chromedp.Click(chromedp.CSS(`input[name=id][value=autumn]`)))
@@ -338,6 +338,7 @@ func (b *browser) live(w *world) {
 	w.slow.Store(0)
 	b.open(w.url + "job?id=autumn")
 	b.click(`#acts a[href="start?clone=autumn"]`)
+	b.await("main", "failure share: 0.5") // the form has no input for it
 	b.shoot("clone")
 	b.do(chromedp.SetValue(chromedp.CSS(`input[name=id]`), "winter"))
 	b.click(`.plan button[value=plan]`)

@@ -30,7 +30,8 @@
 //	./left?id=ID                what an undo has not undone: &cursor=
 //	./replay?id=ID              how the job unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
-//	./start                     the mappers: ?mapper=NAME for the form of one
+//	./start                     the mappers: ?mapper=NAME for the form of one, and ?clone=ID for
+//	                            the form with the settings of a job
 //	./act?do=VERB&id=ID         asks before it acts: pause, resume, retry, rate, budget, abort,
 //	                            undo, move, verify, clean-up
 //

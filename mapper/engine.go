@@ -56,6 +56,8 @@ type EngineOptions struct {
 	// state, such as [Job.Pause], returns after OnStateChange. A panic is logged and has no other
 	// effect.
 	//
+	// Package webhook has such a function, which posts the changes to a URL.
+	//
 	// A change may be missed: if the process dies between the commit and the call, there is no
 	// call. If you must not miss a change, poll [Engine.JobsPage]. To record the end of a job
 	// reliably, use a finalizer ([Mapper.WithFinalizer]).
