@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// sent returns the fields that a browser sends for the form that starts a job.
-func sent(t *testing.T, page string) url.Values {
+// sentBy returns the fields that a browser sends for the form that starts a job.
+func sentBy(t *testing.T, page string) url.Values {
 	t.Helper()
 	q := make(url.Values)
 	line := strings.NewReplacer("\r", "", "\n", "") // an input has one line
@@ -134,7 +134,7 @@ func TestClone(t *testing.T) {
 			continue
 		}
 		checkLost(t, name, page, test.lost)
-		q := sent(t, page)
+		q := sentBy(t, page)
 		if q.Get("id") == "" || q.Get("id") == id || q.Get("clone") != id {
 			t.Errorf("%s: the form has %v", name, q)
 		}

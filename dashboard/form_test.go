@@ -274,6 +274,19 @@ func TestPrebuiltForms(t *testing.T) {
 		if err := job.Abort(t.Context()); err != nil { // an erasure requires that all other jobs have ended
 			t.Error(err)
 		}
+		// The form for the job's clone has all that the job has, and plans the same job.
+		_, page = get(t, url+"start?clone="+job.ID, "")
+		checkLost(t, name, page, nil)
+		again := sentBy(t, page)
+		again.Set("do", "plan")
+		for i := 4; i < len(pairs); i += 2 { // after the mapper and the ID
+			if got := again.Get(pairs[i]); got != pairs[i+1] {
+				t.Errorf("%s: the clone's form has %s = %q, want %q", name, pairs[i], got, pairs[i+1])
+			}
+		}
+		if code, text := post(t, url+"start", again.Encode()); code != http.StatusOK {
+			t.Errorf("%s: its clone: %d %s", name, code, text[max(0, strings.Index(text, `id="plan"`)):])
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func Example() {
 	}
 	options := mapper.EngineOptions{OnStateChange: hook.Send} // and the other options of the engine
 
-	// What the engine does when a job has ended:
+	// The engine does this when a job has ended:
 	options.OnStateChange(context.Background(), mapper.StateChange{ID: "spring", Mapper: "add-credit",
 		From: mapper.StateRunning, To: mapper.StateSucceededWithFailures, Time: time.Now(),
 		Processed: 1200, Failures: 3})

@@ -384,6 +384,7 @@ var ways = map[string]map[string]string{
 	},
 	"two queues": {
 		"queues":           `["fast", "night"]`,
+		"secrets":          `{ WEBHOOK_URL = "webhook-url", WEBHOOK_SECRET = "webhook-secret" }`,
 		"instances":        "1000",
 		"concurrency":      "1000",
 		"database_project": `"my-data"`,
@@ -681,6 +682,24 @@ func (p *plan) environment() map[string]string {
 	return env
 }
 
+// TestSecrets checks that the service gets the variables of webhooks from Secret Manager, and that
+// the plan does not have their values.
+func TestSecrets(t *testing.T) {
+	p := planOf(t, map[string]string{"secrets": `{ WEBHOOK_URL = "hook-url", WEBHOOK_SECRET = "hook-secret" }`})
+	service := at(p.instances["google_cloud_run_v2_service"][0], "template", 0, "containers", 0)
+	got := make(map[string]string)
+	for i := 0; at(service, "env", i) != cty.NilVal; i++ {
+		ref := []any{"env", i, "value_source", 0, "secret_key_ref", 0}
+		if secret := text(service, append(ref, "secret")...); secret != "" {
+			got[text(service, "env", i, "name")] = secret + " " + text(service, append(ref, "version")...)
+		}
+	}
+	if len(got) != 2 || got["WEBHOOK_URL"] != "hook-url latest" || got["WEBHOOK_SECRET"] != "hook-secret latest" ||
+		p.environment()["WEBHOOK_URL"] != "" {
+		t.Errorf("the secrets of the environment are %q", got)
+	}
+}
+
 // TestOtherProject checks the module for a database in another project. The service must get that
 // project's name, and the permission to read and write its database.
 func TestOtherProject(t *testing.T) {
@@ -704,6 +723,8 @@ func TestOtherProject(t *testing.T) {
 func TestVariables(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"It has to divide 60":              {"revive_minutes": "45"},
+		"can be WEBHOOK_URL and":           {"secrets": `{ AUTH = "off" }`},
+		"Names of secrets have letters":    {"secrets": `{ WEBHOOK_URL = "https://example.com" }`},
 		"need auth = \"iam\"":              {"auth": `"on"`, "operator_groups": `["data@example.com"]`},
 		"iap_audience needs":               {"iap_audience": `"/projects/1/global/backendServices/2"`},
 		"nobody could start a job":         {"operators": "[]"},

@@ -75,6 +75,20 @@ resource "google_cloud_run_v2_service" "service" {
         }
       }
 
+      # Terraform's state has only the names of secrets.
+      dynamic "env" {
+        for_each = var.secrets
+        content {
+          name = env.key
+          value_source {
+            secret_key_ref {
+              secret  = env.value
+              version = "latest"
+            }
+          }
+        }
+      }
+
       # Cloud Run's longest startup, 240 s: /ready needs the database, and a new role may need minutes to take effect.
       startup_probe {
         timeout_seconds   = 2

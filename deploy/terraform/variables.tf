@@ -106,6 +106,17 @@ variable "memory" {
   default     = "512Mi"
 }
 
+variable "secrets" {
+  description = "The names of secrets in Secret Manager, by variables of the service's environment, such as { WEBHOOK_URL = \"webhook-url\" }. Before you set it, grant the output service_account roles/secretmanager.secretAccessor on them."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for name, secret in var.secrets : contains(["WEBHOOK_URL", "WEBHOOK_SECRET"], name) && can(regex("^[A-Za-z0-9_-]{1,255}$", secret))])
+    error_message = "The variables can be WEBHOOK_URL and WEBHOOK_SECRET. Names of secrets have letters, digits, hyphens and underscores."
+  }
+}
+
 variable "auth" {
   description = "Who verifies tokens. iam: Cloud Run, in front of the service; operators get roles/run.invoker. on: the service; Cloud Run lets everything through."
   type        = string
