@@ -396,8 +396,8 @@ func TestAccessible(t *testing.T) {
 	id := w.rangeOf(t, "failed-some")
 	pages := []string{"", "job?id=failed-some", "job?id=failed-some&colour=pace", "job?id=runs",
 		"failures?id=failed-some", "range?job=failed-some&range=" + id,
-		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "start?clone=failed-some", "act?do=abort&id=runs",
-		"act?do=clean-up&id=failed-some", "act?do=undo&id=failed-some", "act?do=rate&id=runs",
+		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "start?clone=failed-some",
+		"act?do=abort&id=runs", "act?do=clean-up&id=failed-some", "act?do=undo&id=failed-some", "act?do=rate&id=runs",
 		"act?do=abort&id=runs&id=failed-some", "?sort=failures&state=running", "?name=nothing", "job?id=nobody",
 		"nowhere"}
 	for _, view := range []struct {

@@ -38,7 +38,8 @@ func (s *server) clone(ctx context.Context, id string) (operator.Start, error) {
 // mapper.
 func (s *server) clonable(st *mapper.Status) bool {
 	again, ok := operator.Clone(st)
-	return ok && slices.ContainsFunc(s.engine.Mappers(), func(m mapper.MapperInfo) bool { return m.Name == again.Mapper })
+	has := func(m mapper.MapperInfo) bool { return m.Name == again.Mapper }
+	return ok && slices.ContainsFunc(s.engine.Mappers(), has)
 }
 
 // fill fills a form with the arguments that start a job again. It leaves out what the viewer may

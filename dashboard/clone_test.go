@@ -22,27 +22,27 @@ import (
 // sentBy returns the fields that a browser sends for the form that starts a job.
 func sentBy(t *testing.T, page string) url.Values {
 	t.Helper()
+	has := func(n *html.Node, key string) bool {
+		return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == key })
+	}
 	q := make(url.Values)
 	line := strings.NewReplacer("\r", "", "\n", "") // an input has one line
 	for _, n := range elements(t, page) {
 		name, value := attribute(n, "name"), attribute(n, "value")
 		kind := attribute(n, "type")
-		has := func(key string) bool {
-			return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == key })
-		}
 		switch {
 		case name == "":
 		case n.Data == "textarea" && n.FirstChild != nil:
 			q.Set(name, n.FirstChild.Data)
 		case n.Data == "input" && (kind == "checkbox" || kind == "radio"):
-			if has("checked") {
+			if has(n, "checked") {
 				q.Set(name, value)
 			}
 		case n.Data == "input":
 			q.Set(name, line.Replace(value))
 		case n.Data == "select":
 			for o := range n.Descendants() {
-				if o.Data == "option" && slices.ContainsFunc(o.Attr, func(a html.Attribute) bool { return a.Key == "selected" }) {
+				if o.Data == "option" && has(o, "selected") {
 					q.Set(name, attribute(o, "value"))
 				}
 			}
@@ -61,7 +61,7 @@ func TestClone(t *testing.T) {
 	all := TextParams{Amount: -7, Note: "  <b> & \"it\"", Extra: Extra{Dry: true, Tags: []string{"a", "b c"},
 		Wait: 90 * time.Minute, Since: time.Date(2026, 10, 24, 12, 0, 0, 5000, time.UTC), Top: &top}}
 	key := func(id int64) *datastore.Key { return datastore.IDKey("Account", id, nil) }
-	query := mapper.Query{Kind: "Account"}
+	query, none, usual := mapper.Query{Kind: "Account"}, struct{}{}, mapper.StartOptions{}
 	where := func(filters ...mapper.Filter) mapper.Query { return mapper.Query{Kind: "Account", Filters: filters} }
 	for name, test := range map[string]struct {
 		mapper  string
@@ -72,12 +72,12 @@ func TestClone(t *testing.T) {
 	}{
 		"defaults":   {"credit", query, TextParams{Amount: 1}, mapper.StartOptions{}, nil},
 		"parameters": {"credit", query, all, mapper.StartOptions{}, nil},
-		"two lines": {"credit", query, TextParams{Note: "one\ntwo", Extra: Extra{Tags: []string{" a"}}}, mapper.StartOptions{},
+		"two lines": {"credit", query, TextParams{Note: "one\ntwo", Extra: Extra{Tags: []string{" a"}}}, usual,
 			[]string{`parameter note: "one\ntwo"`, `parameter extra.tags: [" a"]`}},
 		"a rehearsal": {"credit", query, TextParams{}, mapper.StartOptions{DryRun: true}, nil},
 		"settings": {"credit", query, TextParams{}, mapper.StartOptions{PageSize: 20, PageTime: 2 * time.Second,
-			ExpectedWorkers: 3, Rate: mapper.Rate{EntitiesPerSecond: 5000.5, CallsPerSecond: 7, Ramp: true}, Background: true,
-			Budget: mapper.Budget{Dollars: 1.25}, EntityTimeout: 5 * time.Second, Concurrency: 4,
+			ExpectedWorkers: 3, Rate: mapper.Rate{EntitiesPerSecond: 5000.5, CallsPerSecond: 7, Ramp: true},
+			Background: true, Budget: mapper.Budget{Dollars: 1.25}, EntityTimeout: 5 * time.Second, Concurrency: 4,
 			Retries: mapper.RetryPolicy{MaxAttempts: 3}, FailureLimit: mapper.Unlimited, AllowOverlap: true,
 			Retain: 240 * time.Hour}, nil},
 		"settings without inputs": {"credit", query, TextParams{}, mapper.StartOptions{FailureShare: 0.5,
@@ -85,27 +85,30 @@ func TestClone(t *testing.T) {
 			Retries: mapper.RetryPolicy{MinBackoff: 2 * time.Second, MaxBackoff: time.Minute}},
 			[]string{"failure share: 0.5", "rate writes: 900", "budget operations: 50000", "retries first: 2s",
 				"retries max: 1m0s"}},
-		"kinds and namespaces": {"look", mapper.Query{Kinds: []string{"Account", "a, \"b\""}, Namespaces: []string{"", "x"}},
-			struct{}{}, mapper.StartOptions{AllowEmpty: true}, nil},
-		"all namespaces": {"look", mapper.Query{Kind: "Account", AllNamespaces: true}, struct{}{}, mapper.StartOptions{}, nil},
-		"order":          {"look", mapper.Query{Kind: "Account", ShardBy: "Balance"}, struct{}{}, mapper.StartOptions{}, nil},
-		"only keys":      {"look", mapper.Query{Kind: "Account", KeysOnly: true}, struct{}{}, mapper.StartOptions{}, nil},
-		"keys": {"look", mapper.Query{Kind: "Account", Start: key(2), End: key(40)}, struct{}{}, mapper.StartOptions{},
+		"kinds and namespaces": {"look", mapper.Query{Kinds: []string{"Account", "a, \"b\""},
+			Namespaces: []string{"", "x"}},
+			none, mapper.StartOptions{AllowEmpty: true}, nil},
+		"all namespaces": {"look", mapper.Query{Kind: "Account", AllNamespaces: true}, none, usual, nil},
+		"order":          {"look", mapper.Query{Kind: "Account", ShardBy: "Balance"}, none, usual, nil},
+		"only keys":      {"look", mapper.Query{Kind: "Account", KeysOnly: true}, none, usual, nil},
+		"keys": {"look", mapper.Query{Kind: "Account", Start: key(2), End: key(40)}, none, mapper.StartOptions{},
 			nil},
-		"filters": {"look", where(mapper.Where("Balance", ">=", int64(3)), mapper.Where("na me", "=", "it's \"so\"\n")), struct{}{},
+		"filters": {"look", where(mapper.Where("Balance", ">=", int64(3)),
+			mapper.Where("na me", "=", "it's \"so\"\n")), none,
 			mapper.StartOptions{AllowEmpty: true}, nil},
-		"more filters": {"look", where(mapper.Where("a.b", "in", []any{int64(1), 2.5, true, nil})), struct{}{},
+		"more filters": {"look", where(mapper.Where("a.b", "in", []any{int64(1), 2.5, true, nil})), none,
 			mapper.StartOptions{AllowEmpty: true}, nil},
 		"values": {"look", where(mapper.Where("a", "=", []byte{1, 255}), mapper.Where("b", "=", key(7)),
-			mapper.Where("c", "<", time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC))), struct{}{},
+			mapper.Where("c", "<", time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC))), none,
 			mapper.StartOptions{AllowEmpty: true}, nil},
-		"a filter of any type": {"look", where(mapper.Filter{Property: "Balance", Op: "=", Value: "x", AllowAnyType: true}),
-			struct{}{}, mapper.StartOptions{}, []string{`filter: Balance = "x"`}},
-		"a canary":   {"look", where(mapper.Share(0, 12_500, 100_000)), struct{}{}, mapper.StartOptions{}, nil},
-		"the rest":   {"look", where(mapper.Share(2500, 100_000, 100_000)), struct{}{}, mapper.StartOptions{}, nil},
-		"an eighth":  {"look", where(mapper.Share(0, 1, 8)), struct{}{}, mapper.StartOptions{}, nil},
-		"the middle": {"look", where(mapper.Share(1, 2, 4)), struct{}{}, mapper.StartOptions{}, []string{"filter: a share of the keys, 1-2/4"}},
-		"a third":    {"look", where(mapper.Share(0, 1, 3)), struct{}{}, mapper.StartOptions{}, []string{"filter: a share of the keys, 0-1/3"}},
+		"a filter of any type": {"look", where(mapper.Filter{Property: "Balance", Op: "=", Value: "x",
+			AllowAnyType: true}),
+			none, usual, []string{`filter: Balance = "x"`}},
+		"a canary":   {"look", where(mapper.Share(0, 12_500, 100_000)), none, usual, nil},
+		"the rest":   {"look", where(mapper.Share(2500, 100_000, 100_000)), none, usual, nil},
+		"an eighth":  {"look", where(mapper.Share(0, 1, 8)), none, usual, nil},
+		"the middle": {"look", where(mapper.Share(1, 2, 4)), none, usual, []string{"filter: a share of the keys, 1-2/4"}},
+		"a third":    {"look", where(mapper.Share(0, 1, 3)), none, usual, []string{"filter: a share of the keys, 0-1/3"}},
 		"a rehearsed canary": {"credit", where(mapper.Share(0, 1, 8)), TextParams{}, mapper.StartOptions{DryRun: true},
 			[]string{"filter: a share of the keys, 0-1/8"}},
 	} {

@@ -37,7 +37,8 @@ func TestClone(t *testing.T) {
 		"an erased tenant": {"erase", `{"property":"t","value":7,"all_kinds":true}`, mapper.Query{Kinds: []string{"A"},
 			AllNamespaces: true}, operator.Start{Mapper: "erase", Params: []byte(`{"property":"t","value":7}`),
 			Query: mapper.Query{AllNamespaces: true}, StartOptions: copied}},
-		"an erased tenant of a kind": {"erase", `{"property":"t","value":7}`, mapper.Query{Kind: "A", Namespace: "acme"},
+		"an erased tenant of a kind": {"erase", `{"property":"t","value":7}`,
+			mapper.Query{Kind: "A", Namespace: "acme"},
 			operator.Start{Mapper: "erase", Params: []byte(`{"property":"t","value":7}`),
 				Query: mapper.Query{Kind: "A", Namespace: "acme"}, StartOptions: copied}},
 	} {
