@@ -107,8 +107,10 @@ func TestClone(t *testing.T) {
 		"a canary":   {"look", where(mapper.Share(0, 12_500, 100_000)), none, usual, nil},
 		"the rest":   {"look", where(mapper.Share(2500, 100_000, 100_000)), none, usual, nil},
 		"an eighth":  {"look", where(mapper.Share(0, 1, 8)), none, usual, nil},
-		"the middle": {"look", where(mapper.Share(1, 2, 4)), none, usual, []string{"filter: a share of the keys, 1-2/4"}},
-		"a third":    {"look", where(mapper.Share(0, 1, 3)), none, usual, []string{"filter: a share of the keys, 0-1/3"}},
+		"the middle": {"look", where(mapper.Share(1, 2, 4)), none, usual,
+			[]string{"filter: a share of the keys, 1-2/4"}},
+		"a third": {"look", where(mapper.Share(0, 1, 3)), none, usual,
+			[]string{"filter: a share of the keys, 0-1/3"}},
 		"a rehearsed canary": {"credit", where(mapper.Share(0, 1, 8)), TextParams{}, mapper.StartOptions{DryRun: true},
 			[]string{"filter: a share of the keys, 0-1/8"}},
 	} {
