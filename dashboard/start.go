@@ -216,11 +216,17 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to, err = lasting(q, name, byDefault)
 		note(err)
 	}
-	if in.options.Retain = mapper.RetainAlways; strings.TrimSpace(q.Get("retain")) != always {
-		in.options.Retain, err = lasting(q, "retain", byDefault)
-		note(err)
-	}
+	in.options.Retain, err = retention(q)
+	note(err)
 	return in, errors.Join(bad...)
+}
+
+// retention reads how long the records of the job are kept.
+func retention(q url.Values) (time.Duration, error) {
+	if strings.TrimSpace(q.Get("retain")) == always {
+		return mapper.RetainAlways, nil
+	}
+	return lasting(q, "retain", byDefault)
 }
 
 // oneOrMore reads an input with one name, or with several names and commas between them. It returns
