@@ -36,7 +36,7 @@ type view struct {
 	Undoes    string   `json:"-"` // the ID of the job that this undo undoes; empty: the job is no undo
 	Rehearsed bool     `json:"-"`
 	Writes    bool     `json:"-"` // whether the job can write entities
-	Young     bool     `json:"-"` // whether the job has started within the last minute
+	Young     bool     `json:"-"` // whether the job has started within the last ten seconds
 	PerSecond string   `json:"-"` // the name of the chart of the job's speed
 	// the name of the mapper; for a rehearsal, the name of the rehearsed mapper
 	Name         string           `json:"-"`
@@ -159,7 +159,7 @@ func (s *server) view(st, undo *mapper.Status, p *picture.Picture, chosen pictur
 	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
 	v.Undoes = operator.UndoneJob(st)
 	v.Writes = st.Written > 0 || s.writes(v.Name)
-	v.Young = time.Since(st.Created) < time.Minute
+	v.Young = time.Since(st.Created) < 10*time.Second
 	v.PerSecond = map[bool]string{true: "Pages a second", false: "Entities a second"}[v.Undoes != ""]
 	v.Strip = draw(st.ID, p, v.Ranges, chosen, st.Progress)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })

@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -168,9 +169,28 @@ func overBudget(s *status) (text, next string) {
 	case !s.Short():
 		return text, "To continue, press Resume. This allows " + now + " once more, and the rest may cost " + rest + "."
 	case rest != "":
-		next = ", more than the " + rest + " that the rest may cost"
+		next = " for the rest, which may cost " + rest
 	}
 	return text, "Enter a new budget below" + next + ". Press Set budget, and then Resume."
+}
+
+// NextBudget returns the budget in dollars that the form for a new budget has at first, as text. If
+// a budget has paused the job, that is enough for the rest, with a margin of at least a quarter.
+// Otherwise it is the present budget.
+func (s *status) NextBudget() string {
+	dollars := s.Settings.Budget.Dollars
+	if s.Short() && s.DollarsTotal > s.Dollars {
+		need := (s.DollarsTotal - s.Dollars) * 1.25
+		unit := math.Pow(10, math.Floor(math.Log10(need))-1) // two digits are enough
+		rounded, err := strconv.ParseFloat(strconv.FormatFloat(math.Ceil(need/unit)*unit, 'g', 2, 64), 64)
+		if err == nil {
+			dollars = max(dollars, rounded)
+		}
+	}
+	if dollars == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(dollars, 'f', -1, 64)
 }
 
 // spent returns the error of a job that its budget has paused, without details. It also returns the
@@ -270,8 +290,13 @@ func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 		return good, text + " at " + rate + ": " + why,
 			"Nothing. It becomes faster when the database has more capacity to spare."
 	case mapper.PhaseSlowed:
-		return held, with(why), "Check the service that the function calls. If the job overloads it, press Pause, or " +
-			"set a rate limit. The job becomes faster when the service does."
+		next = "Check the service that the function calls. If the job overloads it, press Pause, or set a rate limit. " +
+			"The job becomes faster when the service does."
+		if strings.Contains(why, "refuses most calls") {
+			next = "Set a rate limit that the service accepts, or press Pause. Refused calls are made again, and count " +
+				"as no failures."
+		}
+		return held, with(why), next
 	case mapper.PhaseRetrying:
 		return held, with(why), "Wait: the next attempt starts when it is due. If the cause lasts, mend it."
 	case mapper.PhaseStuck:

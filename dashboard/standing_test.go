@@ -94,8 +94,8 @@ func TestStanding(t *testing.T) {
 		"budget": {mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1: the next page",
 			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: 1, DollarsTotal: 3.5,
 			Progress: mapper.Progress{FractionMin: 0.4, Fraction: 0.4, FractionMax: 0.4}}, nil, held,
-			"Over budget: paused by its budget of $1, at 40%", "Enter a new budget below, more than the $2.50 that " +
-				"the rest may cost. Press Set budget, and then Resume."},
+			"Over budget: paused by its budget of $1, at 40%", "Enter a new budget below for the rest, which may " +
+				"cost $2.50. Press Set budget, and then Resume."},
 		"budget that is enough": {mapper.Status{Phase: mapper.PhaseOverBudget,
 			Error:    "paused by its budget of $1: the next page",
 			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: 1, DollarsTotal: 1.5}, nil, held,
@@ -157,7 +157,8 @@ func TestStanding(t *testing.T) {
 		}
 		badge := operator.Standing(s.State, s.Phase)
 		if says := operator.PhaseOf(s.State, s.Phase); !strings.HasPrefix(strings.ToLower(got.said()), says) ||
-			!strings.HasSuffix(badge, says) || !strings.HasPrefix(badge, string(s.State)) {
+			!strings.HasSuffix(badge, says) ||
+			badge != "queued" && !strings.HasPrefix(badge, string(s.State)) {
 			t.Errorf("%s: the badge says %q, and the text %q", name, badge, got.said())
 		}
 	}
@@ -345,5 +346,31 @@ func TestChart(t *testing.T) {
 	}
 	if c := chartOf(nil, rate); c.Path != "" || c.Partial != "" || c.Top != "1.0" {
 		t.Errorf("nothing: %+v", c)
+	}
+}
+
+// TestNextBudget checks which budget the form for a new one has at first.
+func TestNextBudget(t *testing.T) {
+	over := func(so, total float64) mapper.Status {
+		return mapper.Status{Phase: mapper.PhaseOverBudget, Error: "paused by its budget of $1: the next page",
+			Settings: mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}, Dollars: so, DollarsTotal: total}
+	}
+	runs := over(0.5, 9)
+	runs.Phase = mapper.PhaseProcessing
+	for name, c := range map[string]struct {
+		s    mapper.Status
+		want string
+	}{
+		"no budget":         {mapper.Status{DollarsTotal: 9}, ""},
+		"runs":              {runs, "1"},
+		"short":             {over(1, 3.51), "3.2"},
+		"short by a little": {over(0.0084, 1.0306), "1.3"},
+		"short by much":     {over(1, 1001), "1300"},
+		"enough":            {over(1, 1.5), "1"},
+		"unknown":           {over(1, -1), "1"},
+	} {
+		if got := (&status{Status: &c.s}).NextBudget(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }

@@ -152,7 +152,7 @@ func summary(job *mapper.Status) string {
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
 		if p := job.Progress; p.TimeLeft > 0 {
-			text += fmt.Sprintf(" (%s, %s)", operator.Percent(p), operator.Takes(p))
+			text += fmt.Sprintf(" (%s, %s)", operator.Percent(p), operator.Takes(p, job.Phase))
 		}
 	}
 	if operator.Undoes(job) {
@@ -235,8 +235,8 @@ func newJobs() *cobra.Command {
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: nothing,
 		Long: `Lists the newest 50 jobs. States are running, paused, succeeded, "succeeded with failures", failed
-and aborted. In the first 20 unfinished jobs, a phase follows the state: "running, queued" has the
-phase queued.`,
+and aborted. In the first 20 unfinished jobs, a phase follows the state, as in "running,
+slowed", or replaces it: "queued".`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
@@ -378,7 +378,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Remaining:", operator.Within(job.Remaining, job.Bounds.Remaining))
 		add("Total:", operator.Within(job.Total, job.Bounds.Total))
 		add("Progress:", operator.Percent(job.Progress))
-		add("Time left:", operator.Takes(job.Progress))
+		add("Time left:", operator.Takes(job.Progress, job.Phase))
 		what := map[bool]string{false: "entities", true: "pages"}[operator.Undoes(job)]
 		add("Rate:", fmt.Sprintf("%s %s a second at present, %s over all",
 			operator.Grouped(int64(job.Progress.EntitiesPerSecond)), what,

@@ -25,8 +25,17 @@ func TestProgressText(t *testing.T) {
 		"not known; not known":     {FractionMax: 1, TimeLeftMin: -1, TimeLeft: -1, TimeLeftMax: -1},
 		"not known; 5 min or more": {FractionMax: 1, TimeLeftMin: 5 * time.Minute, TimeLeft: -1, TimeLeftMax: -1},
 	} {
-		if got := operator.Percent(p) + "; " + operator.Takes(p); got != want {
+		if got := operator.Percent(p) + "; " + operator.Takes(p, ""); got != want {
 			t.Errorf("%+v is %q, want %q", p, got, want)
+		}
+	}
+	p := mapper.Progress{EntitiesPerSecond: 18, TimeLeftMin: 22 * time.Second, TimeLeft: 6 * time.Minute, TimeLeftMax: -1}
+	for phase, want := range map[mapper.Phase]string{
+		mapper.PhaseSlowed: "about 6 min at the present speed", mapper.PhaseGivingWay: "about 6 min at the present speed",
+		mapper.PhaseQueued: "22 s or more", mapper.PhaseStuck: "22 s or more",
+	} {
+		if got := operator.Takes(p, phase); got != want {
+			t.Errorf("%s: %q, want %q", phase, got, want)
 		}
 	}
 }

@@ -82,13 +82,15 @@ func Within(n int64, b mapper.Bounds) string {
 	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
 }
 
-// Standing returns a job's state as the command line shows it. If the job's phase is more detailed
-// than the state, the phase follows, as in "running, queued".
+// Standing returns a job's state as the command line and the dashboard show it. If the job's phase
+// is more detailed than the state, the phase follows, as in "running, slowed". A queued job is only
+// "queued", because nothing of it runs.
 func Standing(state mapper.State, phase mapper.Phase) string {
-	if more := PhaseOf(state, phase); more != string(state) {
-		return string(state) + ", " + more
+	more := PhaseOf(state, phase)
+	if more == string(state) || phase == mapper.PhaseQueued {
+		return more
 	}
-	return string(state)
+	return string(state) + ", " + more
 }
 
 // PhaseOf returns a job's phase as a text, or the state if the phase is not more detailed.
@@ -148,9 +150,13 @@ func Percent(p mapper.Progress) string {
 	return text
 }
 
-// Takes returns a text with the time until a job ends, and its bounds.
-func Takes(p mapper.Progress) string {
+// Takes returns a text with the time until a job ends, and its bounds. If others slow the job, there
+// is no upper bound, and the text says how long the job takes at its present speed.
+func Takes(p mapper.Progress, phase mapper.Phase) string {
+	slowed := phase == mapper.PhaseSlowed || phase == mapper.PhaseGivingWay
 	switch least := Roughly(p.TimeLeftMin); {
+	case p.TimeLeftMax < 0 && slowed && p.EntitiesPerSecond > 0 && p.TimeLeft > 0:
+		return "about " + Roughly(p.TimeLeft) + " at the present speed"
 	case p.TimeLeftMax < 0 && p.TimeLeftMin <= 0:
 		return "not known"
 	case p.TimeLeftMax < 0: // without an upper bound, the estimate says nothing

@@ -41,7 +41,9 @@ type Progress struct {
 	// them or failed on them. FractionMin and FractionMax are its bounds.
 	FractionMin, Fraction, FractionMax float64
 
-	EntitiesPerSecond        float64 // present speed, while the job runs, see [Look.recently]
+	// EntitiesPerSecond is the present speed while the job runs: in the last minute (see
+	// [Look.recently]), or in the later half of a younger job's time.
+	EntitiesPerSecond        float64
 	EntitiesPerSecondOverall float64 // mean speed since the job was started
 
 	// TimeLeft estimates the time until the job ends, with its bounds. It is Unknown if the job
@@ -259,7 +261,10 @@ func (s *State) rates(l Look) {
 	if ended || l.Totals.Sample == nil {
 		return
 	}
-	window := min(took, l.recently())
+	window := l.recently()
+	if took < 2*window { // the later half shows a change of speed, but is too short at first
+		window = min(took, max(took/2, leastWindow))
+	}
 	n := int64(0)
 	for _, e := range l.Totals.Sample.Ends {
 		if now.Sub(e.At) < window {

@@ -431,3 +431,31 @@ func TestShare(t *testing.T) {
 		}
 	}
 }
+
+// TestPresentSpeed checks over which time the present speed of a young job is measured: over all of
+// its first ten seconds, and later over the later half of its time, up to a minute.
+func TestPresentSpeed(t *testing.T) {
+	start := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]float64{
+		5 * time.Second:   100, // all of its time
+		16 * time.Second:  64,  // the last 10 s: 4 s slow
+		40 * time.Second:  10,  // its later half
+		400 * time.Second: 10,  // the last minute
+	} {
+		// one page a second: of 100 entities for 10 s, then of 10
+		sample := &record.Sample{Scale: 1, LeftScale: 1}
+		for at := time.Second; at <= after; at += time.Second {
+			n := int64(10)
+			if at <= 12*time.Second {
+				n = 100
+			}
+			sample.Ends = append(sample.Ends, record.End{At: start.Add(at), Began: start.Add(at - time.Second),
+				Entities: n})
+		}
+		j := &record.Job{State: record.Running, Created: start}
+		s := Look{Job: j, Now: start.Add(after), Totals: record.Totals{Sample: sample, Pending: 1}}.State()
+		if s.EntitiesPerSecond != want {
+			t.Errorf("after %v: %v entities a second, want %v", after, s.EntitiesPerSecond, want)
+		}
+	}
+}

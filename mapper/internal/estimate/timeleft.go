@@ -50,6 +50,9 @@ func (s *State) timeLeft(l Look) {
 	}
 	s.TimeLeftMin = max(work.least, waits.least).Round(time.Millisecond)
 	s.TimeLeft = (max(work.about, waits.about) + ending/2).Round(time.Millisecond)
+	if now := s.EntitiesPerSecond; (s.Phase == Slowed || s.Phase == GivingWay) && now > 0 && s.Remaining.About > 0 {
+		s.TimeLeft = max(s.TimeLeftMin, takes(float64(s.Remaining.About), now).Round(time.Millisecond))
+	}
 	if !s.Phase.dependsOnOthers() && s.Remaining.Max != Unknown {
 		s.TimeLeftMax = (max(work.most, waits.most) + 2*ending).Round(time.Millisecond)
 	}
