@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -263,6 +264,9 @@ which write nothing. Only erase needs no --kind.`,
 			o.DryRun = true
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal and writes nothing. To write, add --execute.\n")
 		}
+		if err := s.requireParams(c.Context(), args[0], json.RawMessage(params)); err != nil {
+			return err
+		}
 		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
 			if err := confirm(c, erasing(f.query, params)); err != nil {
@@ -277,6 +281,25 @@ which write nothing. Only erase needs no --kind.`,
 		return withoutParams(err, flags, args[0])
 	}
 	return c
+}
+
+// requireParams returns an error if parameters lack a number or a time that the mapper needs: the
+// function would take it for zero. If the service does not tell its mappers, it checks nothing.
+func (s *service) requireParams(ctx context.Context, mapper string, params json.RawMessage) error {
+	if s.straight.queue != "" {
+		return nil
+	}
+	list, err := s.mappers(ctx, false)
+	if err != nil {
+		return nil // the start will say what is wrong
+	}
+	for _, m := range list.Mappers {
+		if missing := m.Missing(params); m.Name == mapper && len(missing) > 0 {
+			return usageError(fmt.Errorf("missing parameters in --params: %s; \"scattermap mappers %s\" lists the "+
+				"parameters", operator.Line(strings.Join(missing, ", "), 300), mapper))
+		}
+	}
+	return nil
 }
 
 // withoutParams returns the error of a start. If it is about parameters, and the command line has
