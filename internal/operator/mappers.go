@@ -79,8 +79,11 @@ func (m Mapper) Does() string {
 
 // Missing returns the names of the numbers and times that a mapper needs and a start's parameters
 // lack. The function would take them for zero, which is seldom intended. The mapper itself checks
-// its other parameters.
+// its other parameters, and refuses parameters that are no JSON object.
 func (m Mapper) Missing(params json.RawMessage) (missing []string) {
+	if json.Unmarshal(params, new(map[string]json.RawMessage)) != nil {
+		return nil
+	}
 	for _, p := range m.Params {
 		number := slices.ContainsFunc(needed, func(kind string) bool { return typeNames[kind] == p.Type })
 		if number && p.Name != "" && !p.Optional && !has(params, p.Name) {

@@ -18,7 +18,7 @@ func TestMissing(t *testing.T) {
 		{Name: "on", Type: "boolean"}, {Name: "name", Type: "text"}, {Name: "", Type: "integer"}}}
 	all := []string{"amount", "share", "age", "until", "in.x", "a.b"}
 	for params, want := range map[string][]string{
-		``: all, `{}`: all, `[1]`: all,
+		``: nil, `[1]`: nil, `{}`: all,
 		`{"most": 1, "on": true, "name": "x", "in": {}, "i": {"x": 1}}`:               all,
 		`{"amount": 0, "until": null, "in": {"x": 1}}`:                                {"share", "age", "a.b"},
 		`{"AMOUNT": 0, "Share": 1, "age": 1, "until": "x", "In": {"X": 1}, "a.b": 1}`: nil,
