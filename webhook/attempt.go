@@ -114,6 +114,8 @@ func unanswered(err error) *failure {
 		return &failure{text: fmt.Sprintf("the receiver did not answer within %v", attemptTime), temporary: true}
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return &failure{text: "DNS does not know the URL's host", temporary: true}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &failure{text: "the receiver closed the connection without an answer", temporary: true}
 	case errors.As(err, &number):
 		return &failure{text: "the connection failed: " + number.Error(), temporary: true}
 	}

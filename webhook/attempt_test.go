@@ -40,7 +40,7 @@ func TestServers(t *testing.T) {
 		"a redirect": {serve(http.RedirectHandler(elsewhere, http.StatusTemporaryRedirect).ServeHTTP),
 			"answered 307", false},
 		"a connection that ends": {serve(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
-			"the connection failed (", true},
+			"the receiver closed the connection without an answer", true},
 		"an error with a token": {serve(func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, r.URL.String(), http.StatusForbidden)
 		}), "answered 403", false},

@@ -53,16 +53,19 @@ func beginJob(c *cobra.Command, s *service, path, made string, body any, watch b
 
 func newClone() *cobra.Command {
 	var s service
-	var id string
-	var watch, yes bool
+	var id, queue string
+	var watch, yes, overlap, empty bool
 	c := &cobra.Command{
 		Use: "clone JOB", Short: "Start a job again under another ID", Args: oneJob,
-		Long: `Starts another job with a job's mapper, query, parameters, settings and queue. It processes all
-entities again. To process only a job's failures, use "scattermap retry".`,
+		Long: `Starts another job with a job's mapper, query, parameters and settings. It processes all
+entities; "scattermap retry" processes only failures.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().StringVar(&id, "id", "", "the `ID` of the new job; by default a new one")
+	c.Flags().StringVar(&queue, "queue", "", "the `name` of the queue; by default the job's")
+	c.Flags().BoolVar(&overlap, "allow-overlap", false, "start even if another job of the mapper runs")
+	c.Flags().BoolVar(&empty, "allow-empty", false, "start even if the kind has no entity")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
@@ -85,8 +88,9 @@ entities again. To process only a job's failures, use "scattermap retry".`,
 				args[0])
 		}
 		if !yes && !again.DryRun {
-			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
-				operator.Line(again.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
+			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s.",
+				operator.Line(again.Mapper, 100), old.ID, old.State,
+				operator.Counted(old.Processed, "entity", "entities"))); err != nil {
 				return err
 			}
 		}
@@ -98,15 +102,22 @@ entities again. To process only a job's failures, use "scattermap retry".`,
 		for setting, value := range old.Settings {
 			body[setting] = value
 		}
-		if again.DryRun {
-			body["dry_run"] = true
+		for setting, on := range map[string]bool{"dry_run": again.DryRun, "allow_overlap": overlap,
+			"allow_empty": empty} {
+			if on {
+				body[setting] = true
+			}
 		}
-		if again.Queue != "" {
-			body["queue"] = again.Queue
+		if on := cmp.Or(queue, again.Queue); on != "" {
+			body["queue"] = on
 		}
 		body["mapper"], body["id"] = again.Mapper, cmp.Or(id, made)
 		body["query"], body["params"] = operator.Given(again.Mapper, old.Query, old.Params)
-		return beginJob(c, &s, "", made, body, watch, format)
+		err := beginJob(c, &s, "", made, body, watch, format)
+		if err != nil && queue == "" && strings.Contains(err.Error(), "has no queue") {
+			return fmt.Errorf("%w; --queue names another queue for the new job", err)
+		}
+		return err
 	}
 	return c
 }

@@ -53,12 +53,16 @@ func onlyFirst(complete cobra.CompletionFunc) cobra.CompletionFunc {
 }
 
 // last returns a completion function for names with commas between them. It completes the last one.
+// It leaves out names that such a list must quote, such as "a,b".
 func last(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		at := strings.LastIndex(typed, ",") + 1
-		all, directive := complete(c, args, typed[at:])
-		for i := range all {
-			all[i] = typed[:at] + all[i]
+		found, directive := complete(c, args, typed[at:])
+		var all []cobra.Completion
+		for _, one := range found {
+			if name, _, _ := strings.Cut(one, "\t"); operator.NameText(name) == name {
+				all = append(all, typed[:at]+one)
+			}
 		}
 		return all, directive | cobra.ShellCompDirectiveNoSpace
 	}

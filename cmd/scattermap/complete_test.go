@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -51,6 +54,12 @@ func TestCompletions(t *testing.T) {
 		if got := completions(t, test.line); got != test.want {
 			t.Errorf("%s offers %q, want %q", test.line, got, test.want)
 		}
+	}
+	list := func(context.Context, *cobra.Command) ([]suggestion, error) {
+		return []suggestion{{"a,b", ""}, {`say "hi"`, ""}, {"plain", ""}, {"two words", ""}}, nil
+	}
+	if got, _ := last(offer(list))(nil, nil, "x,"); !slices.Equal(got, []string{"x,plain\t", "x,two words\t"}) {
+		t.Errorf("names in a list: %q", got)
 	}
 	out, _, _ := command(t, "", "__complete", "start", "dele")
 	if !strings.HasPrefix(out, "delete\tDeletes entities.\n") {

@@ -35,7 +35,7 @@ func jobCommands() []*cobra.Command {
 		{"abort", "End a job permanently",
 			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged."},
 		{"retry", "Process a job's failures again",
-			"Processes only the failures of a job again. Each failure gets as many attempts as at first."},
+			"Processes only a job's failures again. Each gets as many attempts as at first."},
 		{"move", "Move a job to this service's queue",
 			"Moves a job to the service that answers this command, for example after the job's queue or service was " +
 				"deleted or renamed. The service must have the job's mapper."},
@@ -205,7 +205,7 @@ type lengthFlags struct {
 func (l *lengthFlags) define(flags *pflag.FlagSet) {
 	l.flags = flags
 	flags.BoolVar(&l.all, "all", false, "list all entities")
-	flags.IntVar(&l.limit, "limit", 100, "list up to this `number` of entities")
+	flags.IntVar(&l.limit, "limit", 100, "list up to this `number`")
 }
 
 // first reads the start of a list of the jobs API, as list does. It also reports whether the whole
@@ -413,8 +413,8 @@ func newRate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rate JOB ENTITIES",
 		Short: "Set a job's rate limit, in entities a second; 0 is no limit",
-		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. The command replaces all limits, so repeat
-the flags that you want to keep.`,
+		Long: `Sets a job's rate limit, in entities a second; 0 is no limit. It replaces all limits, so repeat the
+flags that you want to keep.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError(errors.New("rate: name a job and a number of entities a second"))

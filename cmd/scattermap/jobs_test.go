@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"github.com/creack/pty"
@@ -103,16 +104,7 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
-	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
-		Queue: &cloudtaskspb.Queue{Name: name,
-			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
-		t.Fatal(err)
-	}
-	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := newQueue(t, taskClient, "q")
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
 	entities, err := export.NewEntities("export", bucket, nil)
@@ -134,6 +126,23 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 		t.Fatal(err)
 	}
 	return api
+}
+
+// newQueue makes a queue with a name in a project of the test's emulator.
+func newQueue(t *testing.T, client *cloudtasks.Client, name string) *tasks.Queue {
+	t.Helper()
+	const location = "projects/test/locations/here"
+	name = location + "/queues/" + name
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: name,
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := tasks.NewQueue(client, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queue
 }
 
 // command runs a command line in this process. The text typed is its standard input. It returns the
@@ -237,7 +246,7 @@ func TestJobs(t *testing.T) {
 		{"examples counted", "", 0, "No examples"},
 		{"start delete --kind Account --id gone -w --execute -y", "", 1, "other arguments"},
 		{"start delete --kind Account --dry-run --execute", "", 2, "contradict"},
-		{"start add-credit --kind Account --id wide --page-size 5000", "", 1, "--page-size has to be in [1, 1000]"},
+		{"start count --kind Account --id wide --page-size 5000", "", 1, "--page-size has to be in [1, 1000]"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,
 			"delete will run over 200 entities. Type that number to start it:"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,

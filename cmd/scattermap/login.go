@@ -116,7 +116,7 @@ func says(address, token string) string {
 func newLogout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
-		Long: `Removes the stored login of the service at URL, or all logins if you name no URL. A token that
+		Long: `Removes the stored login of the service at URL, or all logins without a URL. A token that
 somebody has copied still works until it expires, within an hour.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -38,7 +38,8 @@ func newMappers() *cobra.Command {
 	c := &cobra.Command{
 		Use: "mappers [MAPPER]", Short: "List the mappers of the service, with their parameters",
 		Long: `Lists the mappers whose jobs you can start, and what they do. Optional parameters are in brackets.
-With MAPPER, the command shows this mapper, and the types of its parameters.`,
+"scattermap start" asks for other numbers and times. With MAPPER, the command shows this mapper, and
+the types of its parameters.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usageError(errors.New("mappers: name one mapper, or none to list all"))

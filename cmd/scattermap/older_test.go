@@ -110,7 +110,7 @@ func TestOlderServiceRefuses(t *testing.T) {
 		})
 	}
 	for line, want := range map[string]string{
-		`start add-credit --kind Account --params '{"Amonut":1}'`: `params: unknown field "Amonut"`,
+		`start add-credit --kind Account --params '{"Amount":1,"Amonut":1}'`: `params: unknown field "Amonut"`,
 		"retry j --cause x": "no failure",
 	} {
 		if _, errs, code := command(t, "", words(line)...); code != exitError || !strings.Contains(errs, want) ||
@@ -227,5 +227,35 @@ func TestCloneOfNewerService(t *testing.T) {
 	if err := json.Unmarshal([]byte(posted), &body); err != nil || body.Query["newer"] == nil || body.Newer == nil ||
 		body.Query["kind"] != "Account" || body.Size != 7 {
 		t.Errorf("%v: %s", err, posted)
+	}
+}
+
+// TestMissingParams starts a job without its number. The command asks for it, unless the service is
+// too old to know its parameters, or does not tell them.
+func TestMissingParams(t *testing.T) {
+	service := newService(t, 10)
+	const missing = "missing parameters in --params: Amount; \"scattermap mappers add-credit\" lists the parameters"
+	for _, c := range []struct {
+		line string
+		code int
+		want string // a part of the output
+	}{
+		{"start add-credit --kind Account", 2, missing},
+		{"start add-credit --kind Account --params {}", 2, missing},
+		{"start add-credit --kind Account --params {\"Amount\":0} --id zero --watch", 0, "zero: succeeded"},
+		{"start count --kind Account --id count --watch", 0, "count: succeeded"},
+		{"start nobody --kind Account", 1, `unknown mapper "nobody"`},
+	} {
+		if out, errs, code := command(t, "", words(c.line)...); code != c.code || !strings.Contains(out+errs, c.want) {
+			t.Errorf("%s: exit code %d: %s%s", c.line, code, out, errs)
+		}
+	}
+	between(t, service, func(r *http.Request, body string) string {
+		r.URL.Path = strings.Replace(r.URL.Path, "mappers", "none", 1)
+		return body
+	}, same)
+	if out, errs, code := command(t, "", words("start add-credit --kind Account --id old --watch")...); code != 0 ||
+		!strings.Contains(out, "old: succeeded") {
+		t.Errorf("an older service: exit code %d: %s%s", code, out, errs)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,9 +53,9 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
 		"the most entities of a page, a `number` from 1 to 1000; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"divide the job at its start for this `number` of parallel tasks, 1 to 5000; by default the queue's limit")
-	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in "+
-		"a page, 1 to 1000; by default the mapper's number, or 1")
+		"divide the job for this `number` of parallel tasks, 1 to 5000; by default the queue's limit")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of parallel calls in a page, "+
+		"1 to 1000; by default the mapper's number, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second")
 	flags.Float64Var(&f.options.Rate.CallsPerSecond, "calls", 0, callsHelp)
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
@@ -62,8 +63,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.Background, "background", false, "give way to other clients of the database")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+
 		"The service sets the prices, by default Google's for the multi-region nam5")
-	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more than this "+
-		"number of reads, writes and other `operations`")
+	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more reads, "+
+		"writes and other `operations` than this")
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
 		"start even if another job of the mapper runs over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false,
@@ -230,13 +231,13 @@ which write nothing. Only erase needs no --kind.`,
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; by default a new one")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"pause the job after more failures than this `number`, at least 1; by default 1,000; -1 is no limit")
+		"pause after more failures than this `number`; by default 1,000; -1 is no limit")
 	flags.IntVar(&f.options.Retries.MaxAttempts, "attempts", 0,
 		"the `number` of attempts for an entity; by default the mapper's number")
 	flags.DurationVar(&f.options.PageTime, "page-time", 0, "the most time for a page; by default 3s")
 	flags.DurationVar(&f.options.EntityTimeout, "entity-timeout", 0, "the most time for an entity; by default 30s")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long to keep the job's records after its end: "+
-		"a `duration` of at least 8d, such as 30d, or always; by default the service's setting, or else always")
+	flags.Var((*retention)(&f.options.Retain), "retain", "keep the job's records for this `duration` "+
+		"after its end: at least 8d, such as 30d, or always; by default the service's setting, or else always")
 	flags.BoolVar(&execute, "execute", false, "let set, rename, drop, delete and erase write")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, start without a question")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
@@ -263,6 +264,9 @@ which write nothing. Only erase needs no --kind.`,
 			o.DryRun = true
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal and writes nothing. To write, add --execute.\n")
 		}
+		if err := s.requireParams(c.Context(), args[0], json.RawMessage(params)); err != nil {
+			return err
+		}
 		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
 			if err := confirm(c, erasing(f.query, params)); err != nil {
@@ -277,6 +281,25 @@ which write nothing. Only erase needs no --kind.`,
 		return withoutParams(err, flags, args[0])
 	}
 	return c
+}
+
+// requireParams returns an error if parameters lack a number or a time that the mapper needs: the
+// function would take it for zero. If the service does not tell its mappers, it checks nothing.
+func (s *service) requireParams(ctx context.Context, mapper string, params json.RawMessage) error {
+	if s.straight.queue != "" {
+		return nil
+	}
+	list, err := s.mappers(ctx, false)
+	if err != nil {
+		return nil // the start will say what is wrong
+	}
+	for _, m := range list.Mappers {
+		if missing := m.Missing(params); m.Name == mapper && len(missing) > 0 {
+			return usageError(fmt.Errorf("missing parameters in --params: %s; \"scattermap mappers %s\" lists the "+
+				"parameters", operator.Line(strings.Join(missing, ", "), 300), mapper))
+		}
+	}
+	return nil
 }
 
 // withoutParams returns the error of a start. If it is about parameters, and the command line has
@@ -359,9 +382,9 @@ func newPlan() *cobra.Command {
 	var each time.Duration
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
-		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it
-would cost. With --calls, it assumes that the function makes one such call for each entity. A plan
-costs at most a few thousand reads, or 11,000 if it must count the entities that match a filter.`,
+		Long: `Counts or estimates the entities of a query, and prints a job's time and cost. With --calls,
+it assumes that the function makes one such call for each entity. A plan costs at most a few
+thousand reads, or 11,000 if it must count matches of a filter.`,
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())

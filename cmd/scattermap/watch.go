@@ -30,7 +30,7 @@ func newWatch() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
 		Long: `Follows a job until it ends or is paused. A terminal shows a bar; other outputs get a line for each
-change. Of an export, it follows all three jobs. An interrupt ends the command, and not the job.`,
+change. Of an export, it follows all three jobs. An interrupt ends the command, not the job.`,
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())

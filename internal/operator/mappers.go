@@ -2,7 +2,9 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
+	"strings"
 
 	"cloud.google.com/go/datastore"
 
@@ -73,6 +75,41 @@ func (m Mapper) Does() string {
 		text += ", and destroys data"
 	}
 	return text
+}
+
+// Missing returns the names of the numbers and times that a mapper needs and a start's parameters
+// lack. The function would take them for zero, which is seldom intended. The mapper itself checks
+// its other parameters, and refuses parameters that are no JSON object.
+func (m Mapper) Missing(params json.RawMessage) (missing []string) {
+	if json.Unmarshal(params, new(map[string]json.RawMessage)) != nil {
+		return nil
+	}
+	for _, p := range m.Params {
+		number := slices.ContainsFunc(needed, func(kind string) bool { return typeNames[kind] == p.Type })
+		if number && p.Name != "" && !p.Optional && !has(params, p.Name) {
+			missing = append(missing, p.Name)
+		}
+	}
+	return missing
+}
+
+// has reports whether a JSON object has a member with a name, in any case of letters as in
+// encoding/json. A name with dots can lead through objects.
+func has(object json.RawMessage, name string) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(object, &members) != nil {
+		return false
+	}
+	for key, member := range members {
+		n := len(key)
+		switch {
+		case strings.EqualFold(key, name):
+			return true
+		case len(name) > n && name[n] == '.' && strings.EqualFold(key, name[:n]) && has(member, name[n+1:]):
+			return true
+		}
+	}
+	return false
 }
 
 // manySuggestions is the largest number of suggestions.
