@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -701,5 +702,50 @@ func testUnchangedOverTorn(t *testing.T, torn error) {
 	if want := (team{Name: "all", Points: 5}); got != want || s.Counters["points"] != 5 || s.Conflicts != 1 ||
 		s.Failures != 0 {
 		t.Errorf("%+v, counters %v, %d conflicts, %d failures", got, s.Counters, s.Conflicts, s.Failures)
+	}
+}
+
+// TestHotFailure fails after it has read or inserted an entity that is changed during each call. The
+// job must end, and the failure must name both causes.
+func TestHotFailure(t *testing.T) {
+	t.Parallel()
+	type call func(ctx context.Context, e *mapper.Entity[team], club *datastore.Key) error
+	for want, fn := range map[string]call{
+		"points are lost": func(ctx context.Context, e *mapper.Entity[team], club *datastore.Key) error {
+			return cmp.Or(e.Get(ctx, club, new(team)), mapper.Permanent(errors.New("points are lost")))
+		},
+		"inserts /Club,x, which is there": func(_ context.Context, e *mapper.Entity[team], club *datastore.Key) error {
+			e.Insert(club, &team{})
+			return nil
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				calls, club := int64(0), datastore.NameKey("Club", "x", nil)
+				m := mapper.Update("bad", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
+					err := fn(ctx, e, club)
+					calls++
+					_, failed := w.client.Put(ctx, club, &team{Points: calls})
+					w.must(failed)
+					return err
+				})
+				w = newWorld(t, setting{queue: few(1)}, m)
+				_, err := w.client.PutMulti(t.Context(), []*datastore.Key{datastore.IDKey("Team", 1, nil), club},
+					[]team{{}, {}})
+				w.must(err)
+				job, s := overTeams(w, m)
+				failures, _, err := job.FailuresPage(t.Context(), "")
+				w.must(err)
+				if len(failures) != 1 || s.Failures != 1 {
+					t.Fatalf("%d failures, %d calls", s.Failures, calls)
+				}
+				for _, want := range []string{"other clients change the entity", want} {
+					if text := failures[0].Error; !strings.Contains(text, want) {
+						t.Errorf("the failure is %q, want %q", text, want)
+					}
+				}
+			})
+		})
 	}
 }

@@ -104,7 +104,7 @@ func (l Look) phase(rate float64) (Phase, string) {
 			"them again within minutes", roughly(idle)))
 	case len(s.Ends) == 0:
 		return Starting, cmp.Or(trouble, says)
-	case says != "" && limit.Near(rate, l.Totals.PerEntity(), l.Now.Sub(j.RampBegan())):
+	case says != "" && limit.Near(rate, l.Totals.PerEntity(j), l.Now.Sub(j.RampBegan())):
 		return RateLimited, cmp.Or(trouble, says)
 	}
 	if waits := l.givesWay(); waits != "" {

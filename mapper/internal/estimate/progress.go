@@ -107,14 +107,10 @@ func (s *State) cost() float64 {
 	}
 }
 
-// Dollars estimates what a job has cost so far. For a rehearsal it counts no writes of entities,
-// because a rehearsal writes only scattermap's own records.
+// Dollars estimates what a job has cost so far.
 func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Prices) float64 {
-	if record.IsRehearsal(j.Mapper) {
-		sum.Written = 0
-	}
 	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
-		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
+		Writes: sum.WrittenBy(j) + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {
 		used.Reads -= sum.Processed + sum.Failures
 	}

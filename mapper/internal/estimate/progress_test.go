@@ -401,6 +401,24 @@ func TestDollars(t *testing.T) {
 	}
 }
 
+// TestRateOfRehearsal looks at jobs that have changed, or would change, five times as many entities a
+// second as their rate allows. A rehearsal does not write, so the rate must not slow it, nor make its
+// estimated time longer.
+func TestRateOfRehearsal(t *testing.T) {
+	state := func(mapper, rate string) State {
+		l := lookAt(open(10_000, true), page(100, 2*time.Second))
+		l.Job.Mapper, l.Job.Rate = mapper, []byte(rate)
+		l.Totals.Processed, l.Totals.Written = 100, 100
+		return l.State()
+	}
+	for mapper, phase := range map[string]Phase{"m": RateLimited, "rehearsal:m": Processing} {
+		free, limited := state(mapper, `{}`), state(mapper, `{"writes":2}`)
+		if longer := limited.TimeLeft > free.TimeLeft; limited.Phase != phase || longer != (phase == RateLimited) {
+			t.Errorf("%s: %s, %v, and without a rate %v", mapper, limited.Phase, limited.TimeLeft, free.TimeLeft)
+		}
+	}
+}
+
 // TestCleanedUp checks the state of a job that was aborted and then cleaned up. The records of its
 // open ranges are gone, so nobody knows how many entities remain: none, and 100%, would be wrong.
 func TestCleanedUp(t *testing.T) {

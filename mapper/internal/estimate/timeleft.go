@@ -149,7 +149,7 @@ func (l Look) mostEntities() float64 {
 	if err != nil {
 		return 0
 	}
-	return limit.Entities(l.Totals.PerEntity(), l.Now.Sub(l.Job.RampBegan()))
+	return limit.Entities(l.Totals.PerEntity(l.Job), l.Now.Sub(l.Job.RampBegan()))
 }
 
 // perEntity returns the mean time that tasks have taken for an entity, or 0 if that is unknown.

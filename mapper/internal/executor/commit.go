@@ -49,7 +49,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		},
 		again: func(ctx context.Context, moved []page.Moved, inTransaction bool) error {
 			if rounds++; d.record.Alone && rounds == hotAttempts {
-				return errHot
+				return hot(o)
 			}
 			late := time.Since(begun) > time.Duration(d.job.PageTime)
 			aside := func(m page.Moved) error {

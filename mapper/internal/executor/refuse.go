@@ -113,11 +113,14 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 
 // setApart gives the only entity of a page a range of its own, because other clients constantly
 // change it. So it does not hold up the entities after it. The entity is retried later. After its
-// last attempt, it becomes a failure.
-func (d *delivery) setApart(ctx context.Context, p planner.Plan) (standing, error) {
-	f := record.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
+// last attempt, it becomes a failure. The argument cause is the error of the page's attempt.
+func (d *delivery) setApart(ctx context.Context, p planner.Plan, cause error) (standing, error) {
+	if !errors.Is(cause, errHot) {
+		cause = errHot
+	}
+	f := record.Failure{At: p.At[0], Err: cause, Attempts: 1 + d.record.RefusalsIn(d.job)}
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
-		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: errHot}
+		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: cause}
 	}
 	return d.commitPage(ctx, p, page.Failed(&f), nil)
 }
@@ -197,7 +200,7 @@ func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err 
 	case errors.As(err, refusal) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refusal)
 	case contended && len(p.At) == 1:
-		return d.setApart(ctx, p)
+		return d.setApart(ctx, p, err)
 	case n > 1 && (errors.As(err, refusal) || contended || errors.As(err, batch)):
 		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 			r.Halve(n)

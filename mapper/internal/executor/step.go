@@ -315,3 +315,13 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (_ finding, moved [
 // errHot is the failure of an entity that other clients have changed or locked in each attempt.
 var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
 	"alone from its read to the commit")
+
+// hot returns errHot. If the function's last call for the only entity of a page has failed, the
+// text has its error, too. It is not wrapped, because it may be of a state that never existed, and
+// so it must not be permanent.
+func hot(o *page.Results) error {
+	if len(o.Failures) == 0 {
+		return errHot
+	}
+	return fmt.Errorf("%w; the function's last call failed: %s", errHot, fault.Text(o.Failures[0].Err))
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +215,120 @@ func TestSameAgain(t *testing.T) {
 	if again < 3000 {
 		t.Errorf("functions ran again on only %d entities", again)
 	}
+}
+
+// TestAgainAsFresh changes entities on which a page's commit depends, and lets the functions run again
+// until nothing that they depend on has changed. Then the results must be those of a new page over
+// the new state. Failures must not be of an older state either.
+func TestAgainAsFresh(t *testing.T) {
+	again := int64(0)
+	for seed := range uint64(60) {
+		for _, way := range []runWay{{1, 0}, {3, 0}, {20, 0}, {1, 3}, {1, 20}, {3, 4}} {
+			synctest.Test(t, func(t *testing.T) {
+				k := kindOf(append(idsTo(20), 100, 101, 103, 151)...)
+				run := func(way runWay) (*Page, *Results) {
+					p := over(k, function.Update, mixed(seed), idsTo(20)...)
+					p.AtOnce, p.BatchSize, p.Job.PageTime = way.atOnce, way.batch, int64(time.Hour)
+					o, err := p.Run(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return p, o
+				}
+				p, o := run(way)
+				dice := rand.New(rand.NewPCG(seed, 99))
+				for range 3 {
+					for _, id := range guardedIn(o) {
+						switch dice.IntN(12) {
+						case 0, 1, 2:
+							k.put(id, 200+dice.Int64N(50))
+						case 3:
+							delete(k.n, id)
+							k.version[id]++
+						}
+					}
+					again += settle(t, k, p, o)
+					anew, fresh := run(runWay{1, 0})
+					settle(t, k, anew, fresh)
+					n := min(o.Reached, fresh.Reached) // a page that was cut off does not grow again
+					if got, want := effects(o, n), effects(fresh, n); got != want {
+						t.Errorf("seed %d, %+v:\n%s\nwant\n%s", seed, way, got, want)
+					}
+				}
+			})
+		}
+	}
+	if again < 1000 {
+		t.Errorf("functions ran again on only %d failures", again)
+	}
+}
+
+// guardedIn returns the IDs of entities that a client may change without a result of the page staying
+// on an older state. It leaves out an entity of the page on which its own result does not depend at
+// the commit, because the function has read nothing else and writes nothing.
+func guardedIn(o *Results) (ids []int64) {
+	own, all := make(map[int64]bool), make(map[int64]bool)
+	for _, g := range o.Guards() {
+		id := g.Key.ID
+		all[id], own[id] = true, own[id] || o.results[g.of].at.Key.ID == id
+	}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		if own[id] || id > 20 {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// settle lets functions run again until nothing on which the page depends has changed. It returns
+// the number of failures among the results that depended on something that had changed.
+func settle(t *testing.T, k *kind, p *Page, o *Results) (failures int64) {
+	for range 20 {
+		var moved []Moved
+		for _, g := range o.Guards() {
+			if now := k.stamp(g.Key.ID); !now.Same(g.Was) {
+				moved = append(moved, Moved{g, now})
+				if o.results[g.of].failure != nil {
+					failures++
+				}
+			}
+		}
+		if len(moved) == 0 {
+			return failures
+		}
+		if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the functions run again without an end")
+	return failures
+}
+
+// effects describes the writes and failures of the page's first n entities. A refused insert is
+// described without the reason, because an insert finds out only at the commit what a read knows
+// before.
+func effects(o *Results, n int) string {
+	var b strings.Builder
+	for _, r := range o.results[:n] {
+		fmt.Fprint(&b, r.at.Key.ID, ":")
+		if r.failure != nil {
+			text, _, _ := strings.Cut(r.failure.Err.Error(), "\n")
+			if strings.Contains(text, " inserts ") {
+				text = "it inserts"
+			}
+			fmt.Fprint(&b, " ", text)
+		}
+		if r.effect != nil {
+			for _, m := range r.effect.Mutations {
+				after, _ := m.After()
+				n := after.Entity.GetProperties()["N"].GetIntegerValue()
+				fmt.Fprint(&b, " ", m.Key.ID, m.Inserts, after.Gone, n)
+			}
+			fmt.Fprint(&b, r.effect.Counters)
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
 }
 
 // TestAgainInChain changes the entity 1, from which 2 copies, from which 3 copies. The function fails

@@ -48,11 +48,20 @@ type SpaceTotals struct {
 // Failing returns the number of entities that have failed, including those to be retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// PerEntity returns what one entity uses of the job's rate: one entity, and the average numbers of
-// writes and calls.
-func (t *Totals) PerEntity() pace.Need {
+// WrittenBy returns the number of entities that the job j with these totals has written. For a
+// rehearsal it is 0, because Written has the entities that it would write.
+func (t *Totals) WrittenBy(j *Job) int64 {
+	if IsRehearsal(j.Mapper) {
+		return 0
+	}
+	return t.Written
+}
+
+// PerEntity returns what one entity uses of the rate of the job j: one entity, and the average
+// numbers of writes and calls.
+func (t *Totals) PerEntity(j *Job) pace.Need {
 	n := float64(max(1, t.Processed))
-	return pace.Need{Entities: 1, Writes: float64(t.Written) / n, Calls: float64(t.Calls) / n}
+	return pace.Need{Entities: 1, Writes: float64(t.WrittenBy(j)) / n, Calls: float64(t.Calls) / n}
 }
 
 // RecordIn encodes the totals and stores them in the job's record.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
@@ -183,6 +184,12 @@ func TestUncounted(t *testing.T) {
 				masks, err := src.HonoursMasks(t.Context())
 				if masks != (code == codes.OK) || (err != nil) != (code == codes.Internal) {
 					t.Errorf("it honours masks: %v, %v", masks, err)
+				}
+				time.Sleep(time.Minute)
+				err = src.CheckTime(t.Context(), time.Now().Add(-time.Minute))
+				if classic := code == codes.Unimplemented; (err == nil) != (code == codes.OK) || errors.Is(err,
+					fault.ErrArguments) != classic || strings.Contains(fmt.Sprint(err), "Query.") {
+					t.Errorf("a past time: %v", err)
 				}
 			})
 		})

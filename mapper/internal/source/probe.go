@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -103,8 +102,8 @@ func (src Source) probeSnapshot(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !modern:
-		return setting.Errorf("%w: Query.ReadTime is set, and this is Google's classic emulator, which ignores it",
-			fault.ErrArguments)
+		return fmt.Errorf("%w: this is Google's classic emulator, which can't read its state at a past time: omit the "+
+			"read time, or use another emulator", fault.ErrArguments)
 	}
 	_, err := src.At.transaction()
 	if errors.As(err, new(snapshotError)) {
