@@ -450,8 +450,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestPresentSpeed checks over which time the present speed of a young job is measured: over all of
-// its first ten seconds, and later over the later half of its time, up to a minute.
+// TestPresentSpeed checks over which time the present speed of a young job is measured. In its first
+// ten seconds this is all of its time. Then it is the later half of its time, up to a minute.
 func TestPresentSpeed(t *testing.T) {
 	start := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	for after, want := range map[time.Duration]float64{
