@@ -401,9 +401,9 @@ func TestDollars(t *testing.T) {
 	}
 }
 
-// TestRateOfRehearsal looks at jobs that have changed, or would change, five times as many entities a
-// second as their rate allows. A rehearsal does not write, so the rate must not slow it, nor make its
-// estimated time longer.
+// TestRateOfRehearsal looks at jobs that have changed, or would change, five times as many entities
+// a second as their rate allows. A rehearsal does not write, so the rate must not slow it, nor make
+// its estimated time longer.
 func TestRateOfRehearsal(t *testing.T) {
 	state := func(mapper, rate string) State {
 		l := lookAt(open(10_000, true), page(100, 2*time.Second))

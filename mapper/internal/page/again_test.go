@@ -217,9 +217,9 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// TestAgainAsFresh changes entities on which a page's commit depends, and lets the functions run again
-// until nothing that they depend on has changed. Then the results must be those of a new page over
-// the new state. Failures must not be of an older state either.
+// TestAgainAsFresh changes entities on which a page's commit depends, and lets the functions run
+// again until nothing that they depend on has changed. Then the page must have the same writes and
+// failures as a new page over the new state.
 func TestAgainAsFresh(t *testing.T) {
 	again := int64(0)
 	for seed := range uint64(60) {
@@ -263,9 +263,9 @@ func TestAgainAsFresh(t *testing.T) {
 	}
 }
 
-// guardedIn returns the IDs of entities that a client may change without a result of the page staying
-// on an older state. It leaves out an entity of the page on which its own result does not depend at
-// the commit, because the function has read nothing else and writes nothing.
+// guardedIn returns the IDs of the entities that a client may change such that all results that
+// depend on them are calculated again. It leaves out an entity of the page if the commit does not
+// guard its own result, because the function has read nothing else and writes nothing.
 func guardedIn(o *Results) (ids []int64) {
 	own, all := make(map[int64]bool), make(map[int64]bool)
 	for _, g := range o.Guards() {
