@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -186,7 +187,8 @@ func (s *Sender) Wait(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return fmt.Errorf("webhook: %d messages were not sent: %w", waiting, ctx.Err())
+			return fmt.Errorf("webhook: %s not sent: %w", operator.Counted(int64(waiting), "message", "messages"),
+				ctx.Err())
 		}
 	}
 }

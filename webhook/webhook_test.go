@@ -290,7 +290,7 @@ func TestSlowReceiver(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.Wait(limited); !errors.Is(err, context.DeadlineExceeded) ||
-			!strings.Contains(err.Error(), "100 messages were not sent") {
+			!strings.Contains(err.Error(), "100 messages not sent") {
 			t.Errorf("%v", err)
 		}
 		if err := s.Wait(t.Context()); err != nil {

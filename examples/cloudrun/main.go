@@ -100,17 +100,25 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	log.Info("shutting down")
 	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
-	if err := errors.Join(engine.Drain(limited), server.Shutdown(limited)); err != nil {
+	err = errors.Join(engine.Drain(limited), server.Shutdown(limited))
+	waitFor(limited, hook, log)
+	if err != nil {
 		cancel()
 		return fmt.Errorf("shutdown: %w", errors.Join(err, server.Close()))
 	}
-	if hook != nil {
-		if err := hook.Wait(limited); err != nil { // a lost message does not make the shutdown fail
-			log.Warn("messages of the webhook are lost", "error", err)
-		}
-	}
 	log.Info("shut down")
 	return nil
+}
+
+// waitFor waits until the hook, which may be nil, has sent all messages. A lost message does not make
+// the shutdown fail.
+func waitFor(ctx context.Context, hook *webhook.Sender, log *slog.Logger) {
+	if hook == nil {
+		return
+	}
+	if err := hook.Wait(ctx); err != nil {
+		log.Warn("a webhook was not told of a change", "error", err)
+	}
 }
 
 // readTime limits how long the header of a request may take to arrive, and also its body.
