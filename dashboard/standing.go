@@ -290,11 +290,11 @@ func phaseOf(s *status, rate string, now time.Time) (tone, text, next string) {
 		return good, text + " at " + rate + ": " + why,
 			"Nothing. It becomes faster when the database has more capacity to spare."
 	case mapper.PhaseSlowed:
-		next = "Check the service that the function calls. If the job overloads it, press Pause, or set a rate limit. " +
-			"The job becomes faster when the service does."
+		next = "Check the service that the function calls. If the job overloads it, press Pause, or set a rate limit." +
+			" The job becomes faster when the service does."
 		if strings.Contains(why, "refuses most calls") {
-			next = "Set a rate limit that the service accepts, or press Pause. Refused calls are made again, and count " +
-				"as no failures."
+			next = "Set a rate limit that the service accepts, or press Pause. Refused calls are made again, and " +
+				"count as no failures."
 		}
 		return held, with(why), next
 	case mapper.PhaseRetrying:

@@ -29,9 +29,11 @@ func TestProgressText(t *testing.T) {
 			t.Errorf("%+v is %q, want %q", p, got, want)
 		}
 	}
-	p := mapper.Progress{EntitiesPerSecond: 18, TimeLeftMin: 22 * time.Second, TimeLeft: 6 * time.Minute, TimeLeftMax: -1}
+	const slow = "about 6 min at the present speed"
+	p := mapper.Progress{EntitiesPerSecond: 18, TimeLeftMin: 22 * time.Second, TimeLeft: 6 * time.Minute,
+		TimeLeftMax: -1}
 	for phase, want := range map[mapper.Phase]string{
-		mapper.PhaseSlowed: "about 6 min at the present speed", mapper.PhaseGivingWay: "about 6 min at the present speed",
+		mapper.PhaseSlowed: slow, mapper.PhaseGivingWay: slow,
 		mapper.PhaseQueued: "22 s or more", mapper.PhaseStuck: "22 s or more",
 	} {
 		if got := operator.Takes(p, phase); got != want {
