@@ -32,7 +32,7 @@ func TestAgain(t *testing.T) {
 		aside bool  // whether aside returns an error for changed entities
 		runs  []int64
 		want  string
-		puts  map[int64]int64 // the writes in the page's commit: N by ID
+		puts  map[int64]int64 // the writes of the page's entities in its commit: N by ID
 	}{
 		{name: "one of its own", fn: adds, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
 			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},
@@ -105,6 +105,19 @@ func TestAgain(t *testing.T) {
 			return nil
 		}, moved: 1, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 1 2; failed 3 permanently",
 			puts: map[int64]int64{1: 150, 2: 102}},
+		{name: "not those that put the entity that it puts, or insert another one", fn: func(c *call) error {
+			switch c.id {
+			case 1:
+				c.n += 100
+				c.Put(keyOf(8), &struct{ N int64 }{10})
+			case 2:
+				c.Put(keyOf(8), &struct{ N int64 }{20})
+			case 3:
+				c.Insert(keyOf(9), &struct{ N int64 }{30})
+			}
+			return nil
+		}, moved: 1, runs: []int64{1}, want: "3 reached, 3 done; wrote 1; wrote others 8 8 9",
+			puts: map[int64]int64{1: 150}},
 	} {
 		again := func(t *testing.T, atOnce, batch int) {
 			k := kindOf(1, 2, 3, 7)
@@ -150,6 +163,9 @@ func TestAgain(t *testing.T) {
 				t.Errorf("%s\nwant %s", got, c.want)
 			}
 			for _, m := range o.Mutations() {
+				if m.Writes == nil {
+					continue // a put or an insert of another entity
+				}
 				id := m.Writes.GetKey().GetPath()[0].GetId()
 				if n := m.Writes.GetProperties()["N"].GetIntegerValue(); n != puts[id] ||
 					m.Version != k.version[id] {
