@@ -408,12 +408,12 @@ func TestTells(t *testing.T) {
 			return nil
 		}, 1, 2, 3, 4)
 		var told []string
-		p.Progress = func(ran time.Duration, half bool) { told = append(told, fmt.Sprint(ran, " ", half)) }
+		p.Progress = func(ran time.Duration, done float64) { told = append(told, fmt.Sprint(ran, " ", done)) }
 		o, err := p.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(told, []string{"1s false", "2s true", "3s true", "4s true"}) {
+		if !slices.Equal(told, []string{"1s 0.25", "2s 0.5", "3s 0.75", "4s 1"}) {
 			t.Errorf("told %q", told)
 		}
 		pace := p.Paces.Get(p.Job.Ref())

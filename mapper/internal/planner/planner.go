@@ -80,18 +80,19 @@ func (p *Plan) Shorten(n int) {
 }
 
 // Progress returns a callback, which the caller must call after each entity of the page. Its
-// argument ran is how long the mapper's function has run on the page so far. Its argument half says
-// that half of the page is done. The callback then calls halfway, if that is not nil.
+// argument ran is how long the mapper's function has run on the page so far. Its argument done is
+// the share of the page that is done. From half of the page on, the callback calls readOn, if that
+// is not nil, with an estimate of the time until the page is done.
 //
 // If the plan cuts the range, the callback also starts the search for boundaries when ran reaches
 // worthSeeking. A shorter page is not worth a cut.
-func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
-	return func(ran time.Duration, half bool) {
+func (p Plan) Progress(readOn func(left time.Duration)) func(ran time.Duration, done float64) {
+	return func(ran time.Duration, done float64) {
 		if p.seek != nil && ran >= worthSeeking {
 			p.seek()
 		}
-		if half && halfway != nil {
-			halfway()
+		if done >= 0.5 && readOn != nil {
+			readOn(time.Duration(float64(ran) * (1/done - 1)))
 		}
 	}
 }
@@ -221,13 +222,21 @@ const answerBytes = 2 << 20
 // ReadOn reads nothing yet.
 //
 // If the planner already reads whole entities, ReadOn returns a function that starts this read. The
-// caller must call it after half of the current page. If the mapper's function becomes slow before,
-// other tasks may get the rest of the range. Then an earlier read would have been useless.
-func (p *Planner) ReadOn() (halfway func()) {
+// caller must call it from half of the current page on, with the time until the page is done. If
+// the mapper's function becomes slow before, other tasks may get the rest of the range. Then an
+// earlier read would have been useless. The function waits until the rest of the page takes at most
+// twice as long as the last read took. So there is little time in which other clients may change
+// the entities that were read.
+func (p *Planner) ReadOn() (readOn func(left time.Duration)) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
 	case keys.Whole:
-		return sync.OnceFunc(func() { keys.ReadAhead(n) })
+		read := sync.OnceFunc(func() { keys.ReadAhead(n) })
+		return func(left time.Duration) {
+			if left <= 2*keys.Took() {
+				read()
+			}
+		}
 	case !p.readsWhole():
 		keys.ReadAhead(n)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	_ "github.com/scattermap/scattermap/internal/testflag"
@@ -72,7 +74,7 @@ func said(p Plan) string {
 	if p.Pieces == nil {
 		return text
 	}
-	p.Progress(nil)(worthSeeking, false)
+	p.Progress(nil)(worthSeeking, 0)
 	pieces, err := p.Pieces()
 	if err != nil {
 		return text + ", " + err.Error()
@@ -190,16 +192,55 @@ func TestSeek(t *testing.T) {
 			p.record, p.local = &record.Range{ID: "r", PageSize: 10}, p.Query
 			p.later(t.Context(), &plan, split.CutPlan{Pieces: 3, Keep: 10}, split.Piece{Estimate: 100, Exact: true,
 				Workers: 3}, split.Task{Page: 10}, func(int64, bool) source.Prefix { return source.Prefix{} })
-			half := 0
-			progress := plan.Progress(func() { half++ })
-			progress(ran, false)
-			progress(ran, true)
-			if half != 1 {
-				t.Errorf("half of the page was told %d times", half)
+			var left []time.Duration
+			progress := plan.Progress(func(of time.Duration) { left = append(left, of) })
+			for _, done := range []float64{0.49, 0.5, 0.8, 1} {
+				progress(ran, done)
+			}
+			about := func(a, b time.Duration) bool { return (a - b).Abs() < time.Microsecond }
+			if want := []time.Duration{ran, ran / 4, 0}; !slices.EqualFunc(left, want, about) {
+				t.Errorf("the estimates of the time left are %v, want %v", left, want)
 			}
 			if pieces, err := plan.Pieces(); err != nil || (len(pieces) > 0) != (want > 0) ||
 				p.unsought != (want == 0) {
 				t.Errorf("after %v: %d pieces, %v, unsought %v", ran, len(pieces), err, p.unsought)
+			}
+		}
+	})
+}
+
+// TestReadOn checks that entities are read ahead once the rest of the page takes at most twice as
+// long as the last read. Here a query takes a second.
+func TestReadOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if _, ok := req.(*datastorepb.RunQueryRequest); ok {
+				time.Sleep(time.Second)
+			}
+			return handler(ctx, req)
+		}
+		client, err := emulator.ForTest(t, &emulator.Options{Interceptor: slow}).DatastoreClient(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		kindIn(t, client, keyspace.Space{Kind: "K"}, 100)
+		p := plannerOf(client, query.Query{Kind: "K"}, 1)
+		defer p.Close()
+		p.Paces.Expect(p.job.Ref(), 100) // so the stream reads whole entities
+		r := &record.Range{ID: "r", PageSize: 10, Start: at(1), End: at(36), Workers: 1, Estimate: 35}
+		if _, err := p.Plan(t.Context(), p.job, r); err != nil {
+			t.Fatal(err)
+		}
+		readOn := p.ReadOn()
+		for _, c := range []struct {
+			left time.Duration
+			want int
+		}{{2*time.Second + 1, 11}, {2 * time.Second, 21}, {time.Second, 21}} {
+			readOn(c.left)
+			time.Sleep(5 * time.Second)
+			if n := len(p.keys.Known().At); n != c.want {
+				t.Errorf("%v before the end of the page, %d entities are read, want %d", c.left, n, c.want)
 			}
 		}
 	})
@@ -231,10 +272,10 @@ func TestGoOn(t *testing.T) {
 				if plan.Next == nil {
 					break
 				}
-				if halfway := p.ReadOn(); (halfway != nil) != whole {
-					t.Errorf("the next entities are read ahead: %v", halfway != nil)
+				if readOn := p.ReadOn(); (readOn != nil) != whole {
+					t.Errorf("the next entities are read ahead: %v", readOn != nil)
 				} else if whole {
-					halfway()
+					readOn(0)
 				}
 				r = &record.Range{ID: r.ID + "+", PageSize: 10, Start: plan.Next, End: r.End, Workers: 1}
 				if plan.Next.Key.ID == 21 {
