@@ -14,6 +14,12 @@ import (
 // proto.Equal.
 func Same(a, b *pb.Value) bool {
 	switch x := a.GetValueType().(type) {
+	case *pb.Value_IntegerValue: // for integers and strings, proto.Equal is correct, but slow
+		y, ok := b.GetValueType().(*pb.Value_IntegerValue)
+		return ok && x.IntegerValue == y.IntegerValue && sameAround(a, b)
+	case *pb.Value_StringValue:
+		y, ok := b.GetValueType().(*pb.Value_StringValue)
+		return ok && x.StringValue == y.StringValue && sameAround(a, b)
 	case *pb.Value_DoubleValue:
 		y, ok := b.GetValueType().(*pb.Value_DoubleValue)
 		return ok && sameFloat(x.DoubleValue, y.DoubleValue) && sameAround(a, b)
