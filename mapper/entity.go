@@ -317,12 +317,12 @@ func (c *call[T]) effect() (*function.Effect, error) {
 	case c.keysOnly:
 		return a.Effect()
 	}
-	whole, changed, err := c.was.Changes(&c.Value, a.Resaved)
+	edit, err := c.was.Changes(&c.Value, a.Resaved)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
-	if len(changed) > 0 || a.Touched {
-		a.Save(whole, changed, c.masks)
+	if len(edit.Changed) > 0 || a.Touched {
+		a.Save(edit, c.masks)
 	}
 	return a.Effect()
 }

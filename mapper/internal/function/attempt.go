@@ -351,19 +351,15 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 
 // Save saves the attempt's own entity. If masks says that the database supports property masks, and
 // a mask can name all changed properties, it sends only these. Otherwise it sends the whole entity.
-func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
-	on := wire.Condition{Writes: whole, Free: true}
-	if masks && len(changed) > 0 && property.Maskable(changed) {
+func (a *Attempt) Save(edit property.Edit, masks bool) {
+	on := wire.Condition{Free: true}
+	if masks && len(edit.Changed) > 0 && property.Maskable(edit.Changed) {
 		// The commit need not send properties that the mask does not name.
-		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
-		for _, name := range changed {
-			if v := whole.GetProperties()[name]; v != nil {
-				some.Properties[name] = v
-			}
-		}
-		on.Writes, on.Mask = some, &pb.PropertyMask{Paths: changed}
+		on.Writes, on.Mask = edit.Parts(), &pb.PropertyMask{Paths: edit.Changed}
+	} else {
+		on.Writes = edit.Whole()
 	}
-	a.add(unsentUpdate, mutation{Key: a.key, Changed: changed, Whole: whole, On: on})
+	a.add(unsentUpdate, mutation{Key: a.key, Changed: edit.Changed, Edit: &edit, On: on})
 }
 
 // unsentUpdate is given to the client for each update whose entity is in a condition, see

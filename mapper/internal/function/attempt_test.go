@@ -10,9 +10,11 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
@@ -357,20 +359,27 @@ func TestSave(t *testing.T) {
 		named   int // number of properties in the mask
 	}{
 		{"what has changed", []string{"N"}, true, 1, 1},
-		{"what has gone is named, and not sent", []string{"N", "Gone"}, true, 1, 2},
+		{"what has gone is named, and not sent", []string{"Gone", "N"}, true, 1, 2},
 		{"nothing has changed", nil, true, 2, 0},
 		{"the database has no masks", []string{"N"}, false, 2, 0},
 		{"a mask can't name it", []string{"a.b"}, true, 2, 0},
 	} {
 		a := NewAttempt(record.Ref{ID: "j"}, Update, self)
-		a.Save(whole, c.changed, c.masks)
+		edits := make(map[string]*pb.Value)
+		for _, name := range c.changed {
+			edits[name] = whole.Properties[name]
+		}
+		a.Save(property.NewEdit(whole, edits), c.masks)
 		e, err := a.Effect()
 		if err != nil || len(e.Mutations) != 1 {
 			t.Fatalf("%s: %d mutations, %v", c.name, len(e.Mutations), err)
 		}
 		m := e.Mutations[0]
-		if got := len(m.On.Writes.Properties); got != c.want || !m.On.Free || m.Whole != whole {
+		if got := len(m.On.Writes.Properties); got != c.want || !m.On.Free {
 			t.Errorf("%s: %d properties, want %d; on %+v", c.name, got, c.want, m.On)
+		}
+		if after, err := m.After(); err != nil || !proto.Equal(after.Entity, whole) {
+			t.Errorf("%s: after it, the entity is %v, %v", c.name, after.Entity, err)
 		}
 		if got := m.On.Mask.GetPaths(); len(got) != c.named || len(got) > 0 && !slices.Equal(got, c.changed) {
 			t.Errorf("%s: the mask names %v, want %d", c.name, got, c.named)

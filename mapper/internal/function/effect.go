@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"cloud.google.com/go/datastore"
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -39,7 +38,7 @@ type mutation struct {
 	Changed []string
 	Deletes bool           // whether the mutation deletes the entity
 	Inserts bool           // whether the mutation fails if the entity exists
-	Whole   *pb.Entity     // the attempt's own entity after the mutation, if the mutation writes it
+	Edit    *property.Edit // the change of the attempt's own entity, if the mutation writes it
 	On      wire.Condition // the condition that must hold when the mutation commits
 	*datastore.Mutation
 }
@@ -67,8 +66,8 @@ func (m mutation) After() (wire.Stamp, error) {
 	switch {
 	case m.Deletes:
 		return wire.Stamp{Gone: true}, nil
-	case m.Whole != nil:
-		return wire.Stamp{Entity: m.Whole}, nil
+	case m.Edit != nil:
+		return wire.Stamp{Entity: m.Edit.Whole()}, nil
 	case m.On.Writes != nil:
 		return wire.Stamp{Entity: m.On.Writes}, nil
 	}

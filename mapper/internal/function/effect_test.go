@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -30,7 +31,7 @@ func TestAfter(t *testing.T) {
 	}{
 		{"put", func(a *Attempt) { a.Put(other, &thing{5}) }, false, 5},
 		{"put as it is stored", func(a *Attempt) { a.PutStored(other, storedThing(other, 6)) }, false, 6},
-		{"saved", func(a *Attempt) { a.Save(storedThing(self, 7), []string{"M"}, true) }, false, 7},
+		{"saved", func(a *Attempt) { a.Save(property.NewEdit(storedThing(self, 7), nil), true) }, false, 7},
 		{"deleted", func(a *Attempt) { a.Delete(other) }, true, 0},
 	} {
 		a := NewAttempt(record.Ref{ID: "j"}, Update, self)

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -28,7 +29,7 @@ func TestRehearsal(t *testing.T) {
 		{name: "nothing", fn: func(*Attempt) error { return nil }, counted: "[]"},
 		{
 			name: "a change", fn: func(a *Attempt) error {
-				a.Save(storedThing(self, 2), []string{"N"}, true)
+				a.Save(property.NewEdit(storedThing(self, 2), storedThing(self, 2).Properties), true)
 				return nil
 			},
 			counted: "[would(change N):1 would(change):1]", examples: []string{"change self [N: 1 -> 2]"},

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
@@ -125,7 +126,7 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 			return nil, err
 		}
 		if c.n != was {
-			a.Save(entityOf(s.Key.ID, c.n), []string{"N"}, true)
+			a.Save(property.NewEdit(s.Stored, entityOf(s.Key.ID, c.n).Properties), true)
 		}
 		return a.Effect()
 	}

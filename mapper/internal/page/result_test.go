@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
@@ -343,7 +344,7 @@ func TestSumOfUpdates(t *testing.T) {
 	for i := range results {
 		key := datastore.IDKey("K", int64(i+1), nil)
 		a := function.NewAttempt(record.Ref{}, function.Update, key)
-		a.Save(&pb.Entity{}, []string{"A"}, true)
+		a.Save(property.NewEdit(&pb.Entity{}, map[string]*pb.Value{"A": nil}), true)
 		effect, err := a.Effect()
 		if err != nil {
 			t.Fatal(err)

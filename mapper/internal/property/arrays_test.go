@@ -39,7 +39,7 @@ func edited[T any](t *testing.T, stored map[string]*pb.Value, fn func(*T)) (*pb.
 		t.Fatal(err)
 	}
 	fn(&v)
-	is, _, err := o.Changes(&v, false)
+	is, _, err := merged(o, &v, false)
 	if !proto.Equal(was, e) {
 		t.Errorf("what is stored was changed in place: %v, %v", was, e)
 	}

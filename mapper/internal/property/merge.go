@@ -3,8 +3,6 @@ package property
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -30,17 +28,16 @@ type merger struct {
 	own     *pb.PartitionId // project and namespace of the stored entity
 }
 
-// merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. The Go value was saved as the properties before when it was loaded, and as after now. If
-// its type is a struct, s is the schema, which declares all of these properties. The argument
-// unindexed says that the entity is inside an unindexed value. The result may share values with
-// stored.
+// merge returns the change of the stored entity. The Go value was saved as the properties before
+// when it was loaded, and as after now. If its type is a struct, s is the schema, which declares
+// all of these properties. The argument unindexed says that the entity is inside an unindexed
+// value.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
-) (whole *pb.Entity, changed []string, err error) {
+) (Edit, error) {
 	was, is := byName(before), byName(after)
 	if err := s.inStep(stored, before, after); err != nil {
-		return nil, nil, err
+		return Edit{}, err
 	}
 	edits := m.removed(stored, before, is, s)
 	moved := moves{stored: stored, before: before, is: is, flags: m.resaves}
@@ -50,9 +47,9 @@ func (m merger) merge(
 		case p.Name == keyField:
 			continue // the client does not send the key as a property
 		case last != &after[i]:
-			return nil, nil, fmt.Errorf("property %q is there twice", p.Name)
+			return Edit{}, fmt.Errorf("property %q is there twice", p.Name)
 		case !utf8.ValidString(p.Name):
-			return nil, nil, fmt.Errorf("the property's name %q is not valid UTF-8", p.Name)
+			return Edit{}, fmt.Errorf("the property's name %q is not valid UTF-8", p.Name)
 		}
 		old, b := stored.GetProperties()[p.Name], was(p.Name)
 		differs := b == nil || !equalValues(b.Value, p.Value)
@@ -60,9 +57,10 @@ func (m merger) merge(
 			continue
 		}
 		if err := checkValue(p.Value); err != nil {
-			return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
+			return Edit{}, fmt.Errorf("property %q: %w", p.Name, err)
 		}
 		var v *pb.Value
+		var err error
 		if s == nil && differs {
 			v = moved.find(p, unindexed)
 		}
@@ -74,14 +72,13 @@ func (m merger) merge(
 			v, err = m.value(old, b, p, s.inside(p.Name), unindexed)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
+			return Edit{}, fmt.Errorf("property %q: %w", p.Name, err)
 		}
 		if !same(old, v) {
 			edits[p.Name] = v
 		}
 	}
-	whole, changed = withEdits(stored, edits)
-	return whole, changed, nil
+	return NewEdit(stored, edits), nil
 }
 
 // removed returns edits that remove properties: the Go value saved them before the function ran,
@@ -104,27 +101,6 @@ func (m merger) removed(
 		}
 	}
 	return edits
-}
-
-// withEdits returns a copy of an entity with some properties replaced, and the names of these
-// properties. A nil edit removes the property.
-func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity, changed []string) {
-	if len(edits) == 0 {
-		return stored, nil
-	}
-	whole = &pb.Entity{Key: stored.GetKey(), Properties: maps.Clone(stored.GetProperties())}
-	if whole.Properties == nil {
-		whole.Properties = make(map[string]*pb.Value)
-	}
-	for name, v := range edits {
-		if changed = append(changed, name); v == nil {
-			delete(whole.Properties, name)
-		} else {
-			whole.Properties[name] = v
-		}
-	}
-	slices.Sort(changed)
-	return whole, changed
 }
 
 // checkValue returns an error for a value of a Go type that no property can have. A type's own Save
@@ -216,10 +192,11 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
 	if inner := old.GetEntityValue(); inner != nil && wasEntity && isEntity && a != nil && b != nil {
-		whole, _, err := m.merge(inner, b.Properties, a.Properties, s, noIndex)
+		edit, err := m.merge(inner, b.Properties, a.Properties, s, noIndex)
 		if err != nil {
 			return nil, err
 		}
+		whole := edit.Whole()
 		if !a.Key.Equal(b.Key) { // a Go type that does not hold the key saves nil both times
 			whole = &pb.Entity{Key: pbvalue.Key(a.Key), Properties: whole.GetProperties()}
 		}

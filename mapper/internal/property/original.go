@@ -87,23 +87,22 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 	return o, nil
 }
 
-// Changes returns the entity to store after a function has changed *v, and the names of the
-// properties that differ from the stored ones. Unchanged values stay as stored. Changed and new
+// Changes returns the change of the stored entity after a function has changed *v. Unchanged values stay as stored. Changed and new
 // values are stored as the Go client's Put would store them. If resaves is set, this applies to all
 // values that T declares. The result may share values with the stored entity.
-func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
+func (o *Original[T]) Changes(v *T, resaves bool) (Edit, error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
 		after, err := o.shape.save(v)
 		if err != nil {
-			return nil, nil, err
+			return Edit{}, err
 		}
 		if o.lists {
 			return m.merge(o.stored, plainProperties(pbvalue.Properties(o.stored)), after, s, false)
 		}
 		before := o.saved[0].before(after, resaves)
 		if err := o.shape.checkLoose(reflect.ValueOf(v).Elem(), before, after); err != nil {
-			return nil, nil, err
+			return Edit{}, err
 		}
 		return m.merge(o.stored, before, after, s, false)
 	}
@@ -117,16 +116,16 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 		}
 		now, err := p.after(is)
 		if err != nil {
-			return nil, nil, err
+			return Edit{}, err
 		}
 		var was []datastore.Property
 		if !p.plain {
 			was, saved = saved[0].before(now, resaves), saved[1:]
 		} else if was, err = p.before(old); err != nil {
-			return nil, nil, err
+			return Edit{}, err
 		}
 		if err := p.checkLoose(is.Field(p.field), was, now); err != nil {
-			return nil, nil, fmt.Errorf("property %q: %w", p.name, err)
+			return Edit{}, fmt.Errorf("property %q: %w", p.name, err)
 		}
 		before, after = append(before, was...), append(after, now...)
 	}

@@ -201,7 +201,7 @@ func TestOriginal(t *testing.T) {
 		}
 		stored = pbvalue.Properties(image(t, stored))
 		want := pbvalue.Properties(image(t, append(saved, prop("undeclared", int64(1)))))
-		e, changed, err := original.Changes(&v, true)
+		e, changed, err := merged(original, &v, true)
 		if err != nil {
 			t.Fatal(err)
 		}

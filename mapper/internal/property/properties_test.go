@@ -61,15 +61,15 @@ func saved[T any](t *testing.T, stored props, resaves bool, fn func(*T)) (map[st
 		t.Fatal(err)
 	}
 	fn(&v)
-	whole, changed, err := was.Changes(&v, resaves)
+	edit, err := was.Changes(&v, resaves)
 	if err != nil {
 		t.Fatal(err)
 	}
 	values := make(map[string]any)
-	for _, p := range pbvalue.Properties(whole) {
+	for _, p := range pbvalue.Properties(edit.Whole()) {
 		values[p.Name] = p.Value
 	}
-	return values, changed
+	return values, edit.Changed
 }
 
 func TestMerge(t *testing.T) {
@@ -264,14 +264,14 @@ func TestMergeElements(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.fn(&v)
-		whole, _, err := was.Changes(&v, false)
+		edit, err := was.Changes(&v, false)
 		if c.want == nil {
 			if err == nil || !strings.Contains(err.Error(), `"Homes"`) {
 				t.Errorf("%s: error %v, want one that names the property", name, err)
 			}
 			continue
 		}
-		got, _ := pbvalue.Go(whole.GetProperties()["Homes"]).([]any)
+		got, _ := pbvalue.Go(edit.Whole().GetProperties()["Homes"]).([]any)
 		if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
@@ -410,7 +410,7 @@ func TestImpossibleValues(t *testing.T) {
 		}
 		b.kept = []datastore.Property{prop("Tags", v)}
 		for _, resaves := range []bool{false, true} {
-			_, _, err = o.Changes(&b, resaves)
+			_, err = o.Changes(&b, resaves)
 			if err == nil || !strings.Contains(err.Error(), `"Tags"`) ||
 				!strings.Contains(err.Error(), "which no property can have") {
 				t.Errorf("%T: error %v", v, err)
@@ -422,14 +422,14 @@ func TestImpossibleValues(t *testing.T) {
 		list := bag{[]datastore.Property{prop("Tags", []any{int64(1), v})}} // the same before and after
 		before := &Original[bag]{stored: stored, shape: shapeOf(reflect.TypeFor[bag]()),
 			saved: []twice{{first: cloneProperties(list.kept)}}}
-		if _, _, err := before.Changes(&list, true); err == nil ||
+		if _, err := before.Changes(&list, true); err == nil ||
 			!strings.Contains(err.Error(), "which no property can have") {
 			t.Errorf("%T in a list: error %v", v, err)
 		}
 		stored.Properties["Tags"] = arrayOf(wire(t, 1))
 		one := bag{[]datastore.Property{prop("Tags", v)}}
 		before.saved[0].first = cloneProperties(one.kept)
-		if whole, changed, err := before.Changes(&one, true); err == nil {
+		if whole, changed, err := merged(before, &one, true); err == nil {
 			t.Errorf("%T in place of an array: %v, %v", v, whole, changed)
 		}
 		if equalValues(v, int64(1)) || equalValues(int64(1), v) {

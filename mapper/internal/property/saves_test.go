@@ -94,7 +94,7 @@ func TestSlicesThatSaveThemselves(t *testing.T) {
 		if len(v.Lines) != 1 || len(v.All) != 2 || len(v.All[1]) != 1 || len(v.More) != 1 {
 			t.Errorf("the function gets %+v", v)
 		}
-		is, changed, err := o.Changes(&v, resaves)
+		is, changed, err := merged(o, &v, resaves)
 		if err != nil || len(changed) > 0 || len(is.Properties) != 3 {
 			t.Errorf("resaved %v: %v has changed, stored is %v, error %v", resaves, changed, is, err)
 		}

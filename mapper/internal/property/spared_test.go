@@ -295,7 +295,7 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 		if !try(func() { edits[name](&v) }) {
 			continue // there is nothing at that place
 		}
-		is, changed, err := was.Changes(&v, false)
+		is, changed, err := merged(was, &v, false)
 		if err != nil && strings.Contains(err.Error(), "more than 1500 bytes") {
 			continue // the type indexes it
 		}
@@ -419,7 +419,7 @@ func TestSparedLists(t *testing.T) {
 			in.Properties[a.Name], in.Properties[b.Name] = to, from
 			a.Value, b.Value = b.Value, a.Value
 		}
-		is, _, err := was.Changes(&v, false)
+		is, _, err := merged(was, &v, false)
 		if err != nil {
 			t.Fatalf("%s: %v: %.3000v", kind, err, stored)
 		}

@@ -22,12 +22,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
-	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
@@ -246,8 +246,8 @@ func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.D
 				return nil, err
 			}
 			if mode == function.Update && c.N != was {
-				a.Save(&pb.Entity{Key: pbvalue.Key(key), Properties: map[string]*pb.Value{
-					"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: c.N}}}}, []string{"N"}, j.Masks)
+				n := &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: c.N}}
+				a.Save(property.NewEdit(e, map[string]*pb.Value{"N": n}), j.Masks)
 			}
 			return a.Effect()
 		}, nil
