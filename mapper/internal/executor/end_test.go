@@ -260,3 +260,25 @@ func TestPanics(t *testing.T) {
 			}
 		})
 }
+
+// TestPanicLeaves makes a delivery panic. This process must know that the delivery has ended:
+// otherwise, the job's part of the budget would never be returned.
+func TestPanicLeaves(t *testing.T) {
+	inWorld(t, 5, function.Update, func(*testworld.Call) error { return nil },
+		func(w *testworld.World, x *Executor) {
+			j := w.NewJob("j", "m")
+			d := loaded(w, x, j)
+			x.Random = func() uint64 { panic(errInjected) }
+			func() {
+				defer func() {
+					if got := recover(); got != errInjected {
+						w.Errorf("the delivery has panicked with %v", got)
+					}
+				}()
+				_ = x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(d.record, j).Body, RetryCount: 1})
+			}()
+			if x.cache.inUse(j.Ref()) {
+				w.Error("the delivery counts as one that runs")
+			}
+		})
+}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path"
 	"strings"
@@ -418,5 +419,20 @@ func TestLaterDelay(t *testing.T) {
 				t.Fatalf("%+v: %v", c, got)
 			}
 		}
+	}
+}
+
+// TestSetApart checks the error of an entity that other clients change all the time. It tells how
+// the function's last call failed, but not which call of the database was refused.
+func TestSetApart(t *testing.T) {
+	failed := fmt.Errorf("%w; the function's last call failed", errHot)
+	for _, c := range []struct{ cause, want error }{{failed, failed}, {errInjected, errHot}} {
+		inWorld(t, 1, function.Update, nil, func(w *testworld.World, x *Executor) {
+			d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Alone = true })
+			_, err := d.setApart(w.Context(), planner.Plan{At: at(1)}, c.cause)
+			if refusal := new(fault.Refusal); !errors.As(err, refusal) || refusal.Cause != c.want {
+				w.Errorf("%v: %v, want the cause %v", c.cause, err, c.want)
+			}
+		})
 	}
 }
