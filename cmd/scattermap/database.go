@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,8 +75,8 @@ type patience struct {
 	answered bool
 }
 
-// longest is how long a command waits for a database's first answer.
-const longest = 10 * time.Second
+// longest is how long a command waits for a database's first answer. Only tests change it.
+var longest = 10 * time.Second
 
 // left returns how long a call may still wait for the database's first answer, and whether the
 // database has answered. The caller sets answers if it has just got an answer.
@@ -101,9 +102,13 @@ func (p *patience) call(
 	}
 	within, cancel := context.WithTimeout(ctx, max(left, time.Second))
 	defer cancel()
+	// Otherwise, a refused connection would end the call at once, and the client would wait ever longer
+	// before it calls again.
+	opts = append(slices.Clip(opts), grpc.WaitForReady(true))
 	err := invoke(within, method, req, reply, cc, opts...)
 	code := status.Code(err)
-	left, answered = p.left(code != codes.Unavailable && code != codes.DeadlineExceeded)
+	_, called := status.FromError(err) // other errors are of this process, such as those of mapper.ClientOption
+	left, answered = p.left(called && code != codes.Unavailable && code != codes.DeadlineExceeded)
 	if err == nil || answered || ctx.Err() != nil || left > 0 {
 		return err
 	}

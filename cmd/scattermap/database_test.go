@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -77,6 +78,12 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		p := new(patience)
+		if err := p.call(t.Context(), "m", nil, nil, conn, func(context.Context, string, any, any, *grpc.ClientConn,
+			...grpc.CallOption) error {
+			return errors.New("the interceptor is there")
+		}); err == nil || p.answered {
+			t.Errorf("an error of this process counts as an answer: %v", err)
+		}
 		if err := call(t, p, good); err != nil {
 			t.Error(err)
 		}

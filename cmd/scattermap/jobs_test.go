@@ -503,7 +503,7 @@ func TestLostAnswer(t *testing.T) {
 
 // TestWatch follows a job on a terminal, where a bar moves, and in a pipe, where lines are printed.
 func TestWatch(t *testing.T) {
-	newService(t, 4000)
+	newService(t, 1500)
 	binary := program(t)
 	start := func(id string) {
 		t.Helper()
@@ -527,7 +527,7 @@ func TestWatch(t *testing.T) {
 	bars := strings.Count(shown.String(), "█")
 	if text := shown.String(); bars < 10 || !strings.Contains(text, "\r") ||
 		!strings.Contains(text, "terminal: running") ||
-		!strings.Contains(text, "terminal: succeeded, 4,000 entities processed, 0 failures") {
+		!strings.Contains(text, "terminal: succeeded, 1,500 entities processed, 0 failures") {
 		t.Errorf("the terminal shows %q", text)
 	}
 
@@ -535,7 +535,7 @@ func TestWatch(t *testing.T) {
 	out, err := exec.Command(binary, "watch", "pipe").CombinedOutput()
 	text := string(out)
 	if err != nil || strings.ContainsAny(text, "\r█\x1b") || !strings.Contains(text, "pipe: running") ||
-		!strings.HasSuffix(text, "pipe: succeeded, 4,000 entities processed, 0 failures\n") {
+		!strings.HasSuffix(text, "pipe: succeeded, 1,500 entities processed, 0 failures\n") {
 		t.Errorf("the pipe has %q, %v", text, err)
 	}
 	start("interrupted")

@@ -201,7 +201,7 @@ func TestServiceNeverReady(t *testing.T) {
 				func(t *testing.T, w *mappertest.Env) {
 					n := int64(3)
 					if !all {
-						n = 1000
+						n = int64(testflag.Size(t, 100, 200, 1000))
 					}
 					things(t, w.Client, n)
 					status := runTo(t, w, m, &mapper.StartOptions{FailureLimit: mapper.Unlimited, FailureShare: 1})
