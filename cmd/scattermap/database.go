@@ -107,7 +107,7 @@ func (p *patience) call(
 	opts = append(slices.Clip(opts), grpc.WaitForReady(true))
 	err := invoke(within, method, req, reply, cc, opts...)
 	code := status.Code(err)
-	_, called := status.FromError(err) // other errors are of this process, such as those of mapper.ClientOption
+	_, called := status.FromError(err) // other errors come from this process, such as from mapper.ClientOption
 	left, answered = p.left(called && code != codes.Unavailable && code != codes.DeadlineExceeded)
 	if err == nil || answered || ctx.Err() != nil || left > 0 {
 		return err
