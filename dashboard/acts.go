@@ -161,10 +161,10 @@ func lasting(q url.Values, name, empty string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := operator.ParsePeriod(text)
 	switch {
 	case err != nil:
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h",
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s, 2h or 30d",
 			labelOf(name), text))
 	case d == 0:
 		return 0, errZero(name, empty)

@@ -162,6 +162,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"attempts", "101"}, "“Attempts” has to be"}, {[]string{"page_time", "1h"}, "“Page time” has to be"},
 		{[]string{"entity_timeout", "0s"}, "“Time limit of an entity” is 0"},
 		{[]string{"retain", "forever"}, "“Keep records”"}, {[]string{"retain", "1h"}, "“Keep records” has to be"},
+		{[]string{"retain", "7d"}, "“Keep records” has to be"},
 	} {
 		for _, do := range []string{"plan", "start"} {
 			entered := append([]string{"id", "refused", "do", do, "reason", "it was entered"}, test.entered...)

@@ -59,15 +59,15 @@ type Sender struct {
 // New returns a sender that posts to a URL. The URL must start with https://, or with http:// for
 // this machine (localhost). The secret signs the messages. It is 24 to 64 random bytes in base64, as
 // "openssl rand -base64 32" prints them, and may start with "whsec_". If it is empty, messages are
-// not signed: chat services do not verify signatures. White space around both is ignored. A nil o
-// has all defaults.
+// not signed: chat services do not verify signatures. White space around both is ignored, but a
+// secret of only white space is an error. A nil o has all defaults.
 func New(address, secret string, o *Options) (*Sender, error) {
 	to, err := parseURL(strings.TrimSpace(address))
 	if err != nil {
 		return nil, err
 	}
 	var key []byte
-	if strings.TrimSpace(secret) != "" {
+	if secret != "" {
 		if key, err = keyOf(secret); err != nil {
 			return nil, err
 		}

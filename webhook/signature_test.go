@@ -45,4 +45,10 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
+	// a secret that was lost on the way must not mean that messages are not signed
+	for secret, ok := range map[string]bool{"": true, " ": false, "\n": false, "whsec_": false} {
+		if _, err := New("https://hooks.example.com/x", secret, nil); (err == nil) != ok {
+			t.Errorf("the secret %q: %v", secret, err)
+		}
+	}
 }

@@ -24,7 +24,7 @@ func newFailures() *cobra.Command {
 	some.define(c.Flags())
 	c.Flags().BoolVar(&byCause, "by-cause", false, "group failures by cause, with a count and an example")
 	format := outputFlag(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		if byCause && (some.all || c.Flags().Changed("limit")) {
 			return usageError(errors.New("--by-cause lists all causes: leave out --all and --limit"))
 		}
@@ -34,6 +34,13 @@ func newFailures() *cobra.Command {
 		failures, more, err := first[mapper.Failure](c.Context(), &s, args[0]+"/failures", "failures", some)
 		if err != nil {
 			return err
+		}
+		if more {
+			defer func() {
+				if err == nil {
+					_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
+				}
+			}()
 		}
 		if *format != table {
 			return format.write(c.OutOrStdout(), failures)
@@ -46,13 +53,7 @@ func newFailures() *cobra.Command {
 			lines = append(lines, []string{operator.Line(names.Key(f.Key), 80), strconv.Itoa(f.Attempts),
 				operator.Ago(f.Time, time.Now()), operator.Line(f.Error, 100)})
 		}
-		if err := rows(c.OutOrStdout(), lines...); err != nil {
-			return err
-		}
-		if more {
-			_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
-		}
-		return err
+		return rows(c.OutOrStdout(), lines...)
 	}
 	return c
 }

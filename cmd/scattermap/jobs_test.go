@@ -196,6 +196,7 @@ func TestJobs(t *testing.T) {
 		{"describe spring -o yaml", "", 0, "failures: 200"},
 		{"failures spring", "", 0, `/Account,"user-00`},
 		{"failures spring --all -o json", "", 0, "the ledger has no user-001997"},
+		{"failures spring -o json", "", 0, "There are more: --all lists them."},
 		{"failures spring --limit 150", "", 0, "There are more: --all lists them."},
 		{"failures spring --limit 200", "", 0, `/Account,"user-00`},
 		{"failures spring --limit 0", "", 2, "--limit is 0"},

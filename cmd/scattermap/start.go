@@ -133,7 +133,7 @@ func (m *moment) Set(text string) error {
 }
 
 // A retention is the value of the flag that says how long a job's records are kept. It is a time of
-// at least mapper.MinRetain, in the form that parsePeriod reads, or "always".
+// at least mapper.MinRetain, in the form that operator.ParsePeriod reads, or "always".
 type retention time.Duration
 
 func (r *retention) Type() string { return "time" }
@@ -154,7 +154,7 @@ func (r *retention) Set(text string) error {
 		*r = retention(mapper.RetainAlways)
 		return nil
 	}
-	d, err := parsePeriod(text)
+	d, err := operator.ParsePeriod(text)
 	if err != nil || d < mapper.MinRetain {
 		return fmt.Errorf("it has to be at least %d days, such as 30d, or always", mapper.MinRetain/(24*time.Hour))
 	}
@@ -162,23 +162,7 @@ func (r *retention) Set(text string) error {
 	return nil
 }
 
-// parsePeriod parses a time in days, such as 30d, or in the form of time.ParseDuration.
-func parsePeriod(text string) (time.Duration, error) {
-	days, ok := strings.CutSuffix(text, "d")
-	if !ok {
-		return time.ParseDuration(text)
-	}
-	n, err := strconv.Atoi(days)
-	if n > maxDays {
-		err = fmt.Errorf("more than %d days", maxDays)
-	}
-	return time.Duration(n) * 24 * time.Hour, err
-}
-
-// maxDays is about the number of days that a time.Duration can hold.
-const maxDays = 100_000
-
-// A period is the value of a flag: a time of at least 0, in the form that parsePeriod reads.
+// A period is the value of a flag: a time of at least 0, in the form that operator.ParsePeriod reads.
 type period time.Duration
 
 func (p *period) Type() string { return "time" }
@@ -191,7 +175,7 @@ func (p *period) String() string {
 }
 
 func (p *period) Set(text string) error {
-	d, err := parsePeriod(text)
+	d, err := operator.ParsePeriod(text)
 	if err != nil || d < 0 {
 		return errors.New("it has to be a time such as 2h or 30d")
 	}

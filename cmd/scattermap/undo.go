@@ -70,10 +70,17 @@ func newLeft() *cobra.Command {
 	s.define(c.Flags())
 	some.define(c.Flags())
 	format := outputFlag(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		left, more, err := first[mapper.NotUndone](c.Context(), &s, args[0]+"/left", "left", some)
 		if err != nil {
 			return err
+		}
+		if more {
+			defer func() {
+				if err == nil {
+					_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
+				}
+			}()
 		}
 		if *format != table {
 			return format.write(c.OutOrStdout(), left)
@@ -90,13 +97,7 @@ func newLeft() *cobra.Command {
 			}
 			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Reason, 100)})
 		}
-		if err := rows(c.OutOrStdout(), lines...); err != nil {
-			return err
-		}
-		if more {
-			_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
-		}
-		return err
+		return rows(c.OutOrStdout(), lines...)
 	}
 	return c
 }

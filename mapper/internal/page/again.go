@@ -31,7 +31,8 @@ type Moved struct {
 //
 // If aside returns an error for an entity, the function does not run again on it. The entity fails
 // with this error, and the current attempt does not count. If the job's rate refuses calls of a
-// service that the function announces, the page ends before that entity. Again does not report to
+// service that the function announces, or the service refuses them for now, the page ends before
+// that entity. Again does not report to
 // the brake, which slows calls of services, and does not count the time of its runs.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
@@ -132,20 +133,26 @@ func (p *Page) rerunAll(
 	return all, cut, cmp.Or(ctx.Err(), err)
 }
 
-// rerun runs the function again on the entities of a group. If calls of a service that the function
-// announces are refused, the page ends before the entity at the place end, and refused is the
-// reason.
+// rerun runs the function again on the entities of a group. If calls of a service are refused for
+// now, the page ends before the entity at the place end, and refused is the reason.
 func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refused error) {
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called
 		call = func(part *group) called {
 			ran := p.run(runner, o, part, part.hands)
+			_, later := endOf(part.hands, ran.whole)
+			if len(later) > 0 && p.Impatient && later[0].place == 0 {
+				later = later[1:]
+			}
 			switch {
 			case ran.abandoned:
 				return called{abandoned: true}
 			case ran.refused != nil:
 				refused, end = ran.refused, part.hands[0].place
 				return called{end: part.hands[0]}
+			case len(later) > 0:
+				refused, end = refusal(later), later[0].place
+				return called{end: later[0]}
 			case ran.whole == nil || len(part.hands) == 1:
 				return called{}
 			}

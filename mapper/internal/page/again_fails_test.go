@@ -55,6 +55,47 @@ func TestAgainHangs(t *testing.T) {
 	}
 }
 
+// TestAgainLater lets a service refuse the function's calls for an entity, when the function runs
+// again on it. This is no attempt: the page ends before the entity. If it is the page's first
+// entity, the page fails, and its range is postponed, unless it has already waited for an hour.
+func TestAgainLater(t *testing.T) {
+	for _, way := range []runWay{{1, 0}, {3, 0}, {1, 1}, {3, 1}, {1, 3}} {
+		for _, c := range []struct {
+			refused   int64
+			impatient bool
+			want      string
+		}{
+			{3, false, "2 reached, 2 done; wrote 1 2"},
+			{2, true, "1 reached, 1 done; wrote 1"},
+			{1, true, "3 reached, 2 done; wrote 2 3; failed 1"},
+			{1, false, "refused"},
+		} {
+			k := kindOf(1, 2, 3)
+			refuses := false
+			p := over(k, function.Update, func(c2 *call) error {
+				if c2.n++; refuses && c2.id == c.refused {
+					return fault.RetryAfter(errors.New("503"), time.Second)
+				}
+				return nil
+			}, 1, 2, 3)
+			p.AtOnce, p.BatchSize, p.Impatient = way.atOnce, way.batch, c.impatient
+			o, err := p.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			refuses = true
+			err = p.Again(t.Context(), o, movedAll(k, o), func(Moved) error { return nil })
+			got := said(o)
+			if refusal := new(fault.Refusal); errors.As(err, refusal) && refusal.Later && refusal.After == time.Second {
+				got, err = "refused", nil
+			}
+			if err != nil || got != c.want {
+				t.Errorf("%+v, %d refused: %s, %v, want %s", way, c.refused, got, err, c.want)
+			}
+		}
+	}
+}
+
 // TestAgainEnds checks that the function is not called again after the delivery has ended. It also
 // checks that a panic in the page's own code ends the page.
 func TestAgainEnds(t *testing.T) {

@@ -89,7 +89,7 @@ func TestGiveUp(t *testing.T) {
 		for _, place := range c.places {
 			hands = append(hands, handOf(place, later))
 		}
-		got, ends := p.giveUp(brake, hands, time.Second, called{}), -1
+		got, ends := p.giveUp(brake, hands, called{}), -1
 		if got.end != nil {
 			ends = got.end.place
 		}

@@ -99,10 +99,7 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 		e.Took = time.Since(begun) - runner.Paused()
 		brake.Done(time.Now(), *g.pass, e)
 		if len(later) > 0 {
-			after := time.Duration(0)
-			for _, h := range later {
-				after = max(after, fault.After(h.r.failure.Err))
-			}
+			after := waits(later)
 			if calls < callsInPage && got.waited+after <= p.Pause {
 				pause, err := pause(ctx, after)
 				if got.waited += pause; err != nil {
@@ -114,7 +111,7 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 				continue
 			}
 			if !brake.Accepts() {
-				return p.giveUp(brake, later, after, got)
+				return p.giveUp(brake, later, got)
 			}
 		}
 		if whole == nil || len(now) == 1 {
@@ -125,10 +122,9 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 }
 
 // giveUp ends the calls for the entities in later, which a service has refused in all calls of this
-// page. The argument after is how long the service asks to wait, and got is the effect of the
-// group's calls so far. The page ends before the first of these entities that has to wait. If none
+// page. The argument got is the effect of the group's calls so far. The page ends before the first of these entities that has to wait. If none
 // has to wait, the page continues.
-func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
+func (p *Page) giveUp(brake *pace.Brake, later []*hand, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]
 	} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next entity
@@ -138,8 +134,21 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got
 	if len(later) == 0 {
 		return got
 	}
-	return got.ends(later[0], fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: after,
-		Summary: "a service refuses most calls"})
+	return got.ends(later[0], refusal(later))
+}
+
+// refusal is the error of a page if a service has refused calls for these entities for now.
+func refusal(later []*hand) error {
+	return fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: waits(later),
+		Summary: "a service refuses most calls"}
+}
+
+// waits returns how long a service that has refused calls for these entities asks to wait.
+func waits(later []*hand) (after time.Duration) {
+	for _, h := range later {
+		after = max(after, fault.After(h.r.failure.Err))
+	}
+	return after
 }
 
 // endOf describes the end of a call for the brake (pace.Brake). It also returns the entities that a
