@@ -39,6 +39,7 @@ type Planner struct {
 	local  query.Query // the part of the query in the range's kind and namespace
 
 	keys    *source.Stream // reads keys from the range's start on
+	readOn  *time.Timer    // starts to read the next page's entities; nil: it is not set
 	counted bool           // whether the planner has counted the range, or tried to
 	// unsought says that a cut was planned, but the page was too short to start the search for its
 	// boundaries.
@@ -224,17 +225,16 @@ const answerBytes = 2 << 20
 // If the planner already reads whole entities, ReadOn returns a function that starts this read. The
 // caller must call it from half of the current page on, with the time until the page is done. If
 // the mapper's function becomes slow before, other tasks may get the rest of the range. Then an
-// earlier read would have been useless. The function waits until the rest of the page takes at most
-// twice as long as the last read took. So there is little time in which other clients may change
-// the entities that were read.
+// earlier read would have been useless. The read starts when the rest of the page takes twice as
+// long as the last read took. So there is little time in which other clients may change the
+// entities that were read.
 func (p *Planner) ReadOn() (readOn func(left time.Duration)) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
 	case keys.Whole:
-		read := sync.OnceFunc(func() { keys.ReadAhead(n) })
 		return func(left time.Duration) {
-			if left <= 2*keys.Took() {
-				read()
+			if p.readOn == nil {
+				p.readOn = time.AfterFunc(left-2*keys.Took(), func() { keys.ReadAhead(n) })
 			}
 		}
 	case !p.readsWhole():
@@ -246,8 +246,17 @@ func (p *Planner) ReadOn() (readOn func(left time.Duration)) {
 // dropKeys closes the stream of keys, because its remaining keys are not needed. The next plan
 // opens another stream.
 func (p *Planner) dropKeys() {
+	p.stopReadOn()
 	p.keys.Close()
 	p.keys = nil
+}
+
+// stopReadOn stops a read of the next page that has not started yet.
+func (p *Planner) stopReadOn() {
+	if p.readOn != nil {
+		p.readOn.Stop()
+		p.readOn = nil
+	}
 }
 
 // KeepWhole tells the planner not to cut the current range any more.
@@ -263,6 +272,7 @@ func (p *Planner) Forget() {
 
 // GoOn makes r the next range to plan. It must be the rest of the current one.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
+	p.stopReadOn()
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
 	switch {
@@ -276,6 +286,7 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 
 // Close stops the planner's reads in the background.
 func (p *Planner) Close() {
+	p.stopReadOn()
 	if p.keys != nil {
 		p.keys.Close()
 	}

@@ -209,8 +209,8 @@ func TestSeek(t *testing.T) {
 	})
 }
 
-// TestReadOn checks that entities are read ahead once the rest of the page takes at most twice as
-// long as the last read. Here a query takes a second.
+// TestReadOn checks that entities are read ahead when the rest of the page takes twice as long as
+// the last read. Here a query takes a second.
 func TestReadOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -232,16 +232,24 @@ func TestReadOn(t *testing.T) {
 		if _, err := p.Plan(t.Context(), p.job, r); err != nil {
 			t.Fatal(err)
 		}
-		readOn := p.ReadOn()
+		readOn, left := p.ReadOn(), 5*time.Second
 		for _, c := range []struct {
-			left time.Duration
-			want int
-		}{{2*time.Second + 1, 11}, {2 * time.Second, 21}, {time.Second, 21}} {
-			readOn(c.left)
-			time.Sleep(5 * time.Second)
+			after time.Duration // from the last check on
+			want  int
+		}{{0, 11}, {3*time.Second - 1, 11}, {2, 21}} {
+			time.Sleep(c.after)
+			left -= c.after
+			readOn(left)
+			synctest.Wait()
 			if n := len(p.keys.Known().At); n != c.want {
-				t.Errorf("%v before the end of the page, %d entities are read, want %d", c.left, n, c.want)
+				t.Errorf("%v before the end of the page, %d entities are read, want %d", left, n, c.want)
 			}
+		}
+		p.GoOn(p.job, &record.Range{ID: "r+", PageSize: 10, Start: at(11), End: at(36), Workers: 1, Estimate: 25})
+		p.ReadOn()(time.Hour)
+		p.GoOn(p.job, &record.Range{ID: "r++", PageSize: 10, Start: at(21), End: at(36), Workers: 1, Estimate: 15})
+		if time.Sleep(2 * time.Hour); len(p.keys.Known().At) != 1 {
+			t.Error("a read that was not due at the end of its page has started later")
 		}
 	})
 }
