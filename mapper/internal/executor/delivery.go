@@ -291,10 +291,8 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 // and the boundaries for a cut in the background.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func(left time.Duration)
-	if p.Next != nil && !d.record.Solo && d.mayGoOn() {
-		job := d.job
-		// reads the job into the cache, so that goOn does not wait for it
-		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }()
+	goesOn := p.Next != nil && !d.record.Solo && d.mayGoOn()
+	if goesOn {
 		readOn = d.planner.ReadOn()
 	}
 	if d.record.ID == d.job.Root() {
@@ -315,6 +313,11 @@ func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error
 		return ours, err
 	}
 	d.page.ran = time.Since(from)
+	if goesOn {
+		job := d.job.Ref()
+		// reads the job into the cache during the commit, so that goOn does not wait for it
+		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job) }()
+	}
 	s, err := d.commitPage(ctx, p, o, run)
 	if s == superseded || d.state.beaten {
 		lose()
