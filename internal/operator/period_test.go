@@ -14,7 +14,7 @@ func TestParsePeriod(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "d", "1.5d", "30", "1d2h", "100001d", "-100001d", "99999999999999999999d", "two"} {
+	for _, text := range []string{"", "d", "1.5d", "30", "1d2h", "100001d", "-100001d", "99999999999999999999d"} {
 		if got, err := ParsePeriod(text); err == nil {
 			t.Errorf("%q: %v", text, got)
 		}

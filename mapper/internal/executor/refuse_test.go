@@ -430,7 +430,7 @@ func TestSetApart(t *testing.T) {
 		inWorld(t, 1, function.Update, nil, func(w *testworld.World, x *Executor) {
 			d := loaded(w, x, w.NewJob("j", "m"), func(r *record.Range) { r.Alone = true })
 			_, err := d.setApart(w.Context(), planner.Plan{At: at(1)}, c.cause)
-			if refusal := new(fault.Refusal); !errors.As(err, refusal) || refusal.Cause != c.want {
+			if refusal := new(fault.Refusal); !errors.As(err, refusal) || refusal.Cause.Error() != c.want.Error() {
 				w.Errorf("%v: %v, want the cause %v", c.cause, err, c.want)
 			}
 		})

@@ -122,8 +122,8 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 }
 
 // giveUp ends the calls for the entities in later, which a service has refused in all calls of this
-// page. The argument got is the effect of the group's calls so far. The page ends before the first of these entities that has to wait. If none
-// has to wait, the page continues.
+// page. The argument got is the effect of the group's calls so far. The page ends before the first
+// of these entities that has to wait. If none has to wait, the page continues.
 func (p *Page) giveUp(brake *pace.Brake, later []*hand, got called) called {
 	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 		later = later[1:]

@@ -87,9 +87,10 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 	return o, nil
 }
 
-// Changes returns the change of the stored entity after a function has changed *v. Unchanged values stay as stored. Changed and new
-// values are stored as the Go client's Put would store them. If resaves is set, this applies to all
-// values that T declares. The result may share values with the stored entity.
+// Changes returns the change of the stored entity after a function has changed *v. Unchanged values
+// stay as stored. Changed and new values are stored as the Go client's Put would store them. If
+// resaves is set, this applies to all values that T declares. The result may share values with the
+// stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (Edit, error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {

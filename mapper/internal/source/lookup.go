@@ -1,10 +1,13 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -109,6 +112,29 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 		return stamps, err
 	}
 }
+
+// StoredSoon is like [Source.Stored], but the [Get] looks up many keys in several calls side by side.
+// Each call has up to soonKeys keys, so that the result is there sooner.
+func (src Source) StoredSoon(ctx context.Context) Get {
+	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
+		var group errgroup.Group
+		group.SetLimit(Parallel)
+		stamps := make([]wire.Stamp, len(keys))
+		for at := 0; at < len(keys); at += soonKeys {
+			end := min(len(keys), at+soonKeys)
+			some, into := keys[at:end], records[min(at, len(records)):min(end, len(records))]
+			group.Go(func() error {
+				found, err := src.Stored(ctx)(some, slices.Clone(into)...)
+				copy(stamps[at:end], found)
+				return err
+			})
+		}
+		return stamps, group.Wait()
+	}
+}
+
+// soonKeys is the largest number of keys in a call of [Source.StoredSoon].
+const soonKeys = 125
 
 // errUntaken says that the client's connection lacks scattermap's interceptor, so the entities were
 // not received as stored. This should not happen, because mapper.NewEngine checks the client.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -72,6 +74,54 @@ func TestLookup(t *testing.T) {
 			return datastore.MultiError{nil, errDown}
 		}, keys[:2], Into(2)); !errors.Is(err, errDown) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestStoredSoon checks that a lookup in several calls returns what one call returns, or an error if
+// any of the calls fails. Every seventh entity is missing. The first is loaded as a record.
+func TestStoredSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls, fails atomic.Int64
+		_, src := newEmulator(t, &emulator.Options{Interceptor: func(ctx context.Context, req any,
+			info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if path.Base(info.FullMethod) == "Lookup" && calls.Add(1) == fails.Load() {
+				return nil, status.Error(codes.InvalidArgument, "down")
+			}
+			return handler(ctx, req)
+		}})
+		const n = 3*soonKeys + 1
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			if keys[i] = datastore.IDKey("K", int64(i+1), nil); i%7 == 3 {
+				continue
+			}
+			if _, err := src.Client.Put(t.Context(), keys[i], &struct{ N int }{i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		record := new(struct{ N int })
+		want, err := src.Stored(t.Context())(keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls.Store(0)
+		got, err := src.StoredSoon(t.Context())(keys, record)
+		if err != nil || len(got) != n || calls.Load() != 4 || record.N != 0 || got[0].Version != want[0].Version {
+			t.Fatalf("%d entities, %v, in %d calls, the record %+v", len(got), err, calls.Load(), record)
+		}
+		for i := 1; i < n; i++ {
+			if got[i].Gone != want[i].Gone || got[i].Version != want[i].Version ||
+				!proto.Equal(got[i].Entity, want[i].Entity) {
+				t.Errorf("%v is %+v, want %+v", keys[i], got[i], want[i])
+			}
+		}
+		for call := int64(1); call <= 4; call++ {
+			calls.Store(0)
+			fails.Store(call)
+			if _, err := src.StoredSoon(t.Context())(keys, record); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("call %d fails: %v", call, err)
+			}
 		}
 	})
 }
