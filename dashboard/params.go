@@ -143,9 +143,9 @@ func (f *field) parse(text string) (any, error) {
 		}
 		return n, nil
 	case "duration":
-		d, err := time.ParseDuration(text)
+		d, err := operator.ParsePeriod(text)
 		if err != nil {
-			return nil, fmt.Errorf("%.100q is no duration: it is written as 90s or 2h", text)
+			return nil, fmt.Errorf("%.100q is no duration: it is written as 90s, 2h or 30d", text)
 		}
 		return d, nil
 	case "time":

@@ -174,6 +174,9 @@ func Permanent(err error) error { return fault.Permanent(err) }
 //   - If the service has not accepted a call yet, this entity may be the cause. So the task
 //     postpones the entity, without a failed attempt, and continues with the page. It waits before
 //     the third such entity in a row.
+//
+// If the function runs again because others have changed the entity, the first refusal makes the
+// task wait before this entity.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect

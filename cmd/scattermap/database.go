@@ -109,7 +109,7 @@ func (p *patience) call(
 	code := status.Code(err)
 	_, called := status.FromError(err) // other errors come from this process, such as from mapper.ClientOption
 	left, answered = p.left(called && code != codes.Unavailable && code != codes.DeadlineExceeded)
-	if err == nil || answered || ctx.Err() != nil || left > 0 {
+	if err == nil || !called || answered || ctx.Err() != nil || left > 0 {
 		return err
 	}
 	address := cc.Target()

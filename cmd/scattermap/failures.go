@@ -24,7 +24,7 @@ func newFailures() *cobra.Command {
 	some.define(c.Flags())
 	c.Flags().BoolVar(&byCause, "by-cause", false, "group failures by cause, with a count and an example")
 	format := outputFlag(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) (err error) {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		if byCause && (some.all || c.Flags().Changed("limit")) {
 			return usageError(errors.New("--by-cause lists all causes: leave out --all and --limit"))
 		}
@@ -35,15 +35,8 @@ func newFailures() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if more {
-			defer func() {
-				if err == nil {
-					_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
-				}
-			}()
-		}
 		if *format != table {
-			return format.write(c.OutOrStdout(), failures)
+			return hint(c, more, format.write(c.OutOrStdout(), failures))
 		}
 		if len(failures) == 0 {
 			return noFailures(c, &s, args[0])
@@ -53,9 +46,18 @@ func newFailures() *cobra.Command {
 			lines = append(lines, []string{operator.Line(names.Key(f.Key), 80), strconv.Itoa(f.Attempts),
 				operator.Ago(f.Time, time.Now()), operator.Line(f.Error, 100)})
 		}
-		return rows(c.OutOrStdout(), lines...)
+		return hint(c, more, rows(c.OutOrStdout(), lines...))
 	}
 	return c
+}
+
+// hint says on the error output if a list has more items than the command has shown. The argument
+// err is the error of showing them.
+func hint(c *cobra.Command, more bool, err error) error {
+	if err == nil && more {
+		_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
+	}
+	return err
 }
 
 // noFailures prints why no failures of a job are listed.

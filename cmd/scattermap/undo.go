@@ -70,20 +70,13 @@ func newLeft() *cobra.Command {
 	s.define(c.Flags())
 	some.define(c.Flags())
 	format := outputFlag(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) (err error) {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		left, more, err := first[mapper.NotUndone](c.Context(), &s, args[0]+"/left", "left", some)
 		if err != nil {
 			return err
 		}
-		if more {
-			defer func() {
-				if err == nil {
-					_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
-				}
-			}()
-		}
 		if *format != table {
-			return format.write(c.OutOrStdout(), left)
+			return hint(c, more, format.write(c.OutOrStdout(), left))
 		}
 		if len(left) == 0 {
 			_, err := fmt.Fprintln(c.OutOrStdout(), "The undo left no entity unchanged.")
@@ -97,7 +90,7 @@ func newLeft() *cobra.Command {
 			}
 			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Reason, 100)})
 		}
-		return rows(c.OutOrStdout(), lines...)
+		return hint(c, more, rows(c.OutOrStdout(), lines...))
 	}
 	return c
 }

@@ -290,7 +290,7 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 // runPage runs the function on a page, and commits the result. Meanwhile, it reads the next page
 // and the boundaries for a cut in the background.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
-	var readOn func(left time.Duration)
+	var readOn func()
 	goesOn := p.Next != nil && !d.record.Solo && d.mayGoOn()
 	if goesOn {
 		readOn = d.planner.ReadOn()

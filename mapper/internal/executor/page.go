@@ -15,7 +15,7 @@ import (
 
 // pageOf returns the page of a plan, ready for running the function. The parameter progress is the
 // field page.Page.Progress.
-func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, float64)) *page.Page {
+func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	atOnce := int(d.job.Concurrency)
 	if d.record.Solo || d.record.Alone { // entities run one by one if the range is suspected, or has only one
 		atOnce = 1

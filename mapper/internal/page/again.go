@@ -32,8 +32,8 @@ type Moved struct {
 // If aside returns an error for an entity, the function does not run again on it. The entity fails
 // with this error, and the current attempt does not count. If the job's rate refuses calls of a
 // service that the function announces, or the service refuses them for now, the page ends before
-// that entity. Again does not report to
-// the brake, which slows calls of services, and does not count the time of its runs.
+// that entity. Again does not report to the brake, which slows calls of services, and does not
+// count the time of its runs.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
 	// The entities on which the function has to run, by their places in the page.
@@ -115,14 +115,11 @@ func (p *Page) rerunAll(
 					panicked = r
 				}
 			}()
-			end, refused := p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
-			if refused == nil {
-				return
-			}
+			got := p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
 			mu.Lock()
 			defer mu.Unlock()
-			if cut = min(cut, end); cut == 0 {
-				err = refused
+			if got.end != nil && got.end.place < cut {
+				cut, err = got.end.place, got.err
 			}
 		})
 	}
@@ -134,38 +131,41 @@ func (p *Page) rerunAll(
 }
 
 // rerun runs the function again on the entities of a group. If calls of a service are refused for
-// now, the page ends before the entity at the place end, and refused is the reason.
-func (p *Page) rerun(ctx context.Context, o *Results, g *group) (end int, refused error) {
+// now, the page ends before the first of their entities.
+func (p *Page) rerun(ctx context.Context, o *Results, g *group) (got called) {
 	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
 		var call func(part *group) called
 		call = func(part *group) called {
 			ran := p.run(runner, o, part, part.hands)
-			_, later := endOf(part.hands, ran.whole)
-			if len(later) > 0 && p.Impatient && later[0].place == 0 {
-				later = later[1:]
-			}
-			switch {
-			case ran.abandoned:
+			if ran.abandoned {
 				return called{abandoned: true}
-			case ran.refused != nil:
-				refused, end = ran.refused, part.hands[0].place
-				return called{end: part.hands[0]}
-			case len(later) > 0:
-				refused, end = refusal(later), later[0].place
-				return called{end: later[0]}
-			case ran.whole == nil || len(part.hands) == 1:
+			}
+			if ran.refused != nil {
+				return called{}.ends(part.hands[0], ran.refused)
+			}
+			if _, later := endOf(part.hands, ran.whole); len(later) > 0 {
+				if p.Impatient && later[0].place == 0 {
+					later = later[1:]
+				}
+				if len(later) > 0 {
+					return called{}.ends(later[0], refusal(later, "a service refuses a call for now"))
+				}
+			}
+			if ran.whole == nil || len(part.hands) == 1 {
 				return called{}
 			}
 			return p.narrow(part, part.hands, called{}, call)
 		}
-		call(g)
+		if of := call(g); !of.abandoned {
+			got = of
+		}
 	})
 	if left != nil {
 		err := p.abandoned(g, left)
 		for _, h := range g.hands {
 			h.r, h.view = p.fails(h.r.at, h.r.read, err), nil
 		}
-		return 0, nil // an abandoned call may still write into the group's results
+		return called{} // an abandoned call may still write into the group's results
 	}
-	return end, refused
+	return got
 }

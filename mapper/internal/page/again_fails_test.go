@@ -96,6 +96,56 @@ func TestAgainLater(t *testing.T) {
 	}
 }
 
+// TestAgainFirstRefusal refuses the calls for several entities, in any order. The page's error is the
+// first entity's.
+func TestAgainFirstRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := kindOf(1, 2, 3)
+		refuses := false
+		p := over(k, function.Update, func(c *call) error {
+			if c.n++; refuses && c.id != 2 {
+				time.Sleep(time.Duration(c.id) * time.Second)
+				return fault.RetryAfter(errBad, time.Duration(c.id)*time.Minute)
+			}
+			return nil
+		}, 1, 2, 3)
+		p.AtOnce = 3
+		o, err := p.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuses = true
+		err = p.Again(t.Context(), o, movedAll(k, o), func(Moved) error { return nil })
+		if refusal := new(fault.Refusal); !errors.As(err, refusal) || refusal.After != time.Minute {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestAgainDrains lets a batch fail when the function runs again on it, while the process ends. The
+// page ends after the entity that was tried alone, as in a first run.
+func TestAgainDrains(t *testing.T) {
+	k := kindOf(1, 2, 3, 4)
+	again, ends := false, false
+	p := over(k, function.Update, func(c *call) error {
+		if c.n++; again && c.id == 1 {
+			ends = true
+			return errWhole
+		}
+		return nil
+	}, 1, 2, 3, 4)
+	p.BatchSize, p.Ends = 4, func() bool { return ends }
+	o, err := p.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again = true
+	err = p.Again(t.Context(), o, movedAll(k, o), func(Moved) error { return nil })
+	if got := said(o); err != nil || got != "1 reached, 0 done; failed 1" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 // TestAgainEnds checks that the function is not called again after the delivery has ended. It also
 // checks that a panic in the page's own code ends the page.
 func TestAgainEnds(t *testing.T) {

@@ -134,13 +134,12 @@ func (p *Page) giveUp(brake *pace.Brake, later []*hand, got called) called {
 	if len(later) == 0 {
 		return got
 	}
-	return got.ends(later[0], refusal(later))
+	return got.ends(later[0], refusal(later, "a service refuses most calls"))
 }
 
 // refusal is the error of a page if a service has refused calls for these entities for now.
-func refusal(later []*hand) error {
-	return fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: waits(later),
-		Summary: "a service refuses most calls"}
+func refusal(later []*hand, summary string) error {
+	return fault.Refusal{Summary: summary, Cause: later[0].r.failure.Err, Later: true, After: waits(later)}
 }
 
 // waits returns how long a service that has refused calls for these entities asks to wait.

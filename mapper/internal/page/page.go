@@ -52,8 +52,8 @@ type Page struct {
 	Ends      func() bool // reports whether the page must end after the current entity, because the process will end
 
 	// Progress is called after each entity. The argument ran is how long the function has run so
-	// far, and done is the share of the page's entities that are done. Progress may be nil.
-	Progress func(ran time.Duration, done float64)
+	// far, and nearly says whether three quarters of the page are done. Progress may be nil.
+	Progress func(ran time.Duration, nearly bool)
 
 	// Calls waits until the job's rate allows a call of the function to make n calls of a service.
 	// The argument before is the number of calls that this call of the function has already
@@ -244,7 +244,7 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 		p.tell(o, c, now)
 	}
 	if p.Progress != nil {
-		p.Progress(o.Ran, float64(o.Reached)/float64(len(p.At)))
+		p.Progress(o.Ran, 4*o.Reached >= 3*len(p.At))
 	}
 }
 

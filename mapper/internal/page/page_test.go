@@ -409,12 +409,12 @@ func TestTells(t *testing.T) {
 			return nil
 		}, 1, 2, 3, 4)
 		var told []string
-		p.Progress = func(ran time.Duration, done float64) { told = append(told, fmt.Sprint(ran, " ", done)) }
+		p.Progress = func(ran time.Duration, nearly bool) { told = append(told, fmt.Sprint(ran, " ", nearly)) }
 		o, err := p.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(told, []string{"1s 0.25", "2s 0.5", "3s 0.75", "4s 1"}) {
+		if !slices.Equal(told, []string{"1s false", "2s false", "3s true", "4s true"}) {
 			t.Errorf("told %q", told)
 		}
 		pace := p.Paces.Get(p.Job.Ref())

@@ -39,7 +39,6 @@ type Planner struct {
 	local  query.Query // the part of the query in the range's kind and namespace
 
 	keys    *source.Stream // reads keys from the range's start on
-	readOn  *time.Timer    // starts to read the next page's entities; nil: it is not set
 	counted bool           // whether the planner has counted the range, or tried to
 	// unsought says that a cut was planned, but the page was too short to start the search for its
 	// boundaries.
@@ -81,19 +80,18 @@ func (p *Plan) Shorten(n int) {
 }
 
 // Progress returns a callback, which the caller must call after each entity of the page. Its
-// argument ran is how long the mapper's function has run on the page so far. Its argument done is
-// the share of the page that is done. From half of the page on, the callback calls readOn, if that
-// is not nil, with an estimate of the time until the page is done.
+// argument ran is how long the mapper's function has run on the page so far. Its argument nearly
+// says that three quarters of the page are done. The callback then calls readOn, if that is not nil.
 //
 // If the plan cuts the range, the callback also starts the search for boundaries when ran reaches
 // worthSeeking. A shorter page is not worth a cut.
-func (p Plan) Progress(readOn func(left time.Duration)) func(ran time.Duration, done float64) {
-	return func(ran time.Duration, done float64) {
+func (p Plan) Progress(readOn func()) func(ran time.Duration, nearly bool) {
+	return func(ran time.Duration, nearly bool) {
 		if p.seek != nil && ran >= worthSeeking {
 			p.seek()
 		}
-		if done >= 0.5 && readOn != nil {
-			readOn(time.Duration(float64(ran) * (1/done - 1)))
+		if nearly && readOn != nil {
+			readOn()
 		}
 	}
 }
@@ -223,20 +221,14 @@ const answerBytes = 2 << 20
 // ReadOn reads nothing yet.
 //
 // If the planner already reads whole entities, ReadOn returns a function that starts this read. The
-// caller must call it from half of the current page on, with the time until the page is done. If
-// the mapper's function becomes slow before, other tasks may get the rest of the range. Then an
-// earlier read would have been useless. The read starts when the rest of the page takes twice as
-// long as the last read took. So there is little time in which other clients may change the
-// entities that were read.
-func (p *Planner) ReadOn() (readOn func(left time.Duration)) {
+// caller must call it after three quarters of the current page. The rest of the page and its commit
+// take about as long as the read. With an earlier read, other clients would have more time to change
+// the entities. It would be useless if other tasks get the rest of the range meanwhile.
+func (p *Planner) ReadOn() (readOn func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
 	case keys.Whole:
-		return func(left time.Duration) {
-			if p.readOn == nil {
-				p.readOn = time.AfterFunc(left-2*keys.Took(), func() { keys.ReadAhead(n) })
-			}
-		}
+		return sync.OnceFunc(func() { keys.ReadAhead(n) })
 	case !p.readsWhole():
 		keys.ReadAhead(n)
 	}
@@ -246,17 +238,8 @@ func (p *Planner) ReadOn() (readOn func(left time.Duration)) {
 // dropKeys closes the stream of keys, because its remaining keys are not needed. The next plan
 // opens another stream.
 func (p *Planner) dropKeys() {
-	p.stopReadOn()
 	p.keys.Close()
 	p.keys = nil
-}
-
-// stopReadOn stops a read of the next page that has not started yet.
-func (p *Planner) stopReadOn() {
-	if p.readOn != nil {
-		p.readOn.Stop()
-		p.readOn = nil
-	}
 }
 
 // KeepWhole tells the planner not to cut the current range any more.
@@ -272,7 +255,6 @@ func (p *Planner) Forget() {
 
 // GoOn makes r the next range to plan. It must be the rest of the current one.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
-	p.stopReadOn()
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
 	switch {
@@ -286,7 +268,6 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 
 // Close stops the planner's reads in the background.
 func (p *Planner) Close() {
-	p.stopReadOn()
 	if p.keys != nil {
 		p.keys.Close()
 	}

@@ -40,7 +40,6 @@ type Stream struct {
 	limit   int                 // limit of results of this scan's query
 	results int                 // number of results of this query so far
 	waited  atomic.Int64        // time from the last query to its first result, a time.Duration
-	took    atomic.Int64        // how long the last read of positions took, a time.Duration
 	passed  atomic.Int64        // number of positions that were dropped
 	last    *keyspace.Position  // the last position that was read
 	appends sync.Mutex          // held while at and stamps change, so that Read need not wait for turn
@@ -131,9 +130,6 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 // Waited returns how long the last query took until its first result; 0: unknown.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
-// Took returns how long the last read of positions took; 0: unknown.
-func (s *Stream) Took() time.Duration { return time.Duration(s.took.Load()) }
-
 // Peek returns the next n positions, or fewer if the range ends before. It does not drop them, so
 // the next call returns them again. After an error, even one of a read in the background, the
 // stream can't be used any more.
@@ -150,11 +146,6 @@ func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 
 // fill reads until the stream has n positions, or until the end of the range.
 func (s *Stream) fill(n int) error {
-	if len(s.at) >= n || s.all {
-		return nil
-	}
-	begun := time.Now()
-	defer func() { s.took.Store(int64(time.Since(begun))) }()
 	for len(s.at) < n && !s.all {
 		if err := s.step(); err != nil {
 			return err
