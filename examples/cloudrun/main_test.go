@@ -9,12 +9,14 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -145,15 +147,19 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// freePort returns a port that a process may listen on a moment later. The system gives ports above
+// 32767 to outgoing connections, so another test could take such a port meanwhile.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
 
 // send sends a request to the service. If token is not empty, the request has this token.
