@@ -33,8 +33,8 @@ var slowRaise = mapper.Update("slow-raise",
 // BenchmarkContention runs a job, and then a loop, over all entities of a kind while other clients
 // write these entities. It runs in virtual time. For each number of writes, it does so once for
 // each of contendedSeeds seeds, and reports means. It reports the time of each as a multiple of its
-// time without other clients: x-alone for the job, and loop-x-alone. Conflicts is how many times
-// the job ran its function again.
+// time without other clients: x-alone for the job, and loop-x-alone. The metric worst-x-alone is
+// the slowest seed of the job, and conflicts is how many times the job ran its function again.
 func BenchmarkContention(b *testing.B) {
 	for range b.N {
 		var alone, loopAlone time.Duration
@@ -58,6 +58,7 @@ func BenchmarkContention(b *testing.B) {
 				b.ReportMetric(0, "ns/op")
 				b.ReportMetric(job.took.Seconds(), "job-s")
 				b.ReportMetric(job.took.Seconds()/alone.Seconds(), "x-alone")
+				b.ReportMetric(job.worst.Seconds()/alone.Seconds(), "worst-x-alone")
 				b.ReportMetric(job.conflicts, "conflicts")
 				b.ReportMetric(float64(loop.failed), "loop-failed")
 				if loop.err != nil {
@@ -88,14 +89,17 @@ func TestContention(t *testing.T) {
 // A contention is the result of a job or a loop that runs while other clients write its entities.
 type contention struct {
 	took      time.Duration
-	conflicts float64 // how many times the job ran its function again
-	failed    int     // number of runs that failed
+	worst     time.Duration // the longest time of a run
+	conflicts float64       // how many times the job ran its function again
+	failed    int           // number of runs that failed
 	err       error
 }
 
-// add adds one of some runs to their mean. The mean's error is the last error.
+// add adds one of some runs to their mean, and keeps the longest time and the last error. A run that
+// failed counts with the time until it failed.
 func (c *contention) add(run contention, runs uint64) {
 	c.took += run.took / time.Duration(runs)
+	c.worst = max(c.worst, run.took)
 	c.conflicts += run.conflicts / float64(runs)
 	if run.err != nil {
 		c.failed, c.err = c.failed+1, run.err

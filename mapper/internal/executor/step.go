@@ -96,7 +96,7 @@ func (d *delivery) lookAfter(
 	if fenced := (fencedError{}); errors.As(failed, &fenced) {
 		return fenced.finding, nil, nil
 	}
-	now, moved, err = d.look(source.New(d.x.client, nil).StoredSoon(ctx), guards)
+	now, moved, err = d.look(source.New(d.x.client, nil).StoredInParts(ctx), guards)
 	if err != nil {
 		err = fmt.Errorf("%w, after a commit that has failed: %s", err, failed.Error())
 	}

@@ -359,7 +359,7 @@ func (a *Attempt) Save(edit property.Edit, masks bool) {
 	} else {
 		on.Writes = edit.Whole()
 	}
-	a.add(unsentUpdate, mutation{Key: a.key, Changed: edit.Changed, Edit: &edit, On: on})
+	a.add(unsentUpdate, mutation{Key: a.key, Edit: edit, On: on})
 }
 
 // unsentUpdate is given to the client for each update whose entity is in a condition, see

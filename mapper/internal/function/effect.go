@@ -33,13 +33,10 @@ type mutation struct {
 	bytes int // the approximate size of the mutation
 
 	Properties []datastore.Property // properties to put, unless On.Writes has them
-	// Changed has the names of the changed properties, if the mutation writes the attempt's own
-	// entity.
-	Changed []string
-	Deletes bool           // whether the mutation deletes the entity
-	Inserts bool           // whether the mutation fails if the entity exists
-	Edit    *property.Edit // the change of the attempt's own entity, if the mutation writes it
-	On      wire.Condition // the condition that must hold when the mutation commits
+	Deletes    bool                 // whether the mutation deletes the entity
+	Inserts    bool                 // whether the mutation fails if the entity exists
+	Edit       property.Edit        // the change of the attempt's own entity, if the mutation writes it
+	On         wire.Condition       // the condition that must hold when the mutation commits
 	*datastore.Mutation
 }
 
@@ -63,11 +60,12 @@ func (m mutation) Wire() wire.Mutation {
 
 // After returns the entity's state after the mutation.
 func (m mutation) After() (wire.Stamp, error) {
+	whole := m.Edit.Whole()
 	switch {
 	case m.Deletes:
 		return wire.Stamp{Gone: true}, nil
-	case m.Edit != nil:
-		return wire.Stamp{Entity: m.Edit.Whole()}, nil
+	case whole != nil:
+		return wire.Stamp{Entity: whole}, nil
 	case m.On.Writes != nil:
 		return wire.Stamp{Entity: m.On.Writes}, nil
 	}

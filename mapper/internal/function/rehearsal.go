@@ -77,7 +77,7 @@ func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
 			what = "delete"
 		case own:
 			what = "change"
-			for _, name := range m.Changed {
+			for _, name := range m.Edit.Changed {
 				if err := e.would("change " + name); err != nil {
 					return err
 				}
@@ -97,7 +97,7 @@ func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
 func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.Example) {
 	for _, m := range e.Mutations {
 		own, x := m.Key.Equal(key), record.Example{Key: m.Key, What: "put another entity"}
-		before, after, names := map[string]string{}, texts(m.puts()), m.Changed
+		before, after, names := map[string]string{}, texts(m.puts()), m.Edit.Changed
 		if own {
 			before = texts(pbvalue.Properties(stored))
 		}

@@ -279,7 +279,7 @@ func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
-			return p.Query.Keeps(before, m.Changed, m.On.Writes)
+			return p.Query.Keeps(before, m.Edit.Changed, m.On.Writes)
 		}
 	}
 	return nil

@@ -301,7 +301,7 @@ func TestKeepsPlace(t *testing.T) {
 	p := &Page{Query: query.Query{Kind: "K", ShardBy: "N"}}
 	for _, id := range []int64{1, 2} {
 		e := effectOf(write{id: id})
-		e.Mutations[0].Changed, e.Mutations[0].On.Writes = []string{"N"}, entityOf(id, 7)
+		e.Mutations[0].Edit.Changed, e.Mutations[0].On.Writes = []string{"N"}, entityOf(id, 7)
 		err := p.keepsPlace(keyOf(1), entityOf(1, 5), e)
 		if (err == nil) != (id == 2) {
 			t.Errorf("of %d: %v", id, err)

@@ -223,7 +223,7 @@ const answerBytes = 2 << 20
 // If the planner already reads whole entities, ReadOn returns a function that starts this read. The
 // caller must call it after three quarters of the current page. The rest of the page and its commit
 // take about as long as the read. With an earlier read, other clients would have more time to change
-// the entities. It would be useless if other tasks get the rest of the range meanwhile.
+// the entities, and the read would be useless if other tasks get the rest of the range meanwhile.
 func (p *Planner) ReadOn() (readOn func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {

@@ -29,6 +29,7 @@ func NewEdit(stored *pb.Entity, values map[string]*pb.Value) Edit {
 }
 
 // Whole returns the entity after the edit. If the edit changes nothing, this is the stored entity.
+// For the zero Edit it is nil.
 func (e Edit) Whole() *pb.Entity {
 	if len(e.values) == 0 {
 		return e.stored

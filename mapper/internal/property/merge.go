@@ -268,15 +268,9 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 // sameBut reports whether two values are equal except perhaps in their index flags and meanings. It
 // returns false for arrays and entities.
 func sameBut(old, v *pb.Value) bool {
-	switch x := old.GetValueType().(type) {
+	switch old.GetValueType().(type) {
 	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
 		return false
-	case *pb.Value_IntegerValue:
-		y, ok := v.GetValueType().(*pb.Value_IntegerValue)
-		return ok && x.IntegerValue == y.IntegerValue
-	case *pb.Value_StringValue:
-		y, ok := v.GetValueType().(*pb.Value_StringValue)
-		return ok && x.StringValue == y.StringValue
 	}
 	return same(&pb.Value{ValueType: old.GetValueType()}, &pb.Value{ValueType: v.GetValueType()})
 }

@@ -113,15 +113,15 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	}
 }
 
-// StoredSoon is like [Source.Stored], but the [Get] looks up many keys in several calls side by side.
-// Each call has up to soonKeys keys, so that the result is there sooner.
-func (src Source) StoredSoon(ctx context.Context) Get {
+// StoredInParts is like [Source.Stored], but the [Get] looks up the keys in parts of up to partKeys, in
+// calls side by side. The result is there sooner than from one call for all.
+func (src Source) StoredInParts(ctx context.Context) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		var group errgroup.Group
 		group.SetLimit(Parallel)
 		stamps := make([]wire.Stamp, len(keys))
-		for at := 0; at < len(keys); at += soonKeys {
-			end := min(len(keys), at+soonKeys)
+		for at := 0; at < len(keys); at += partKeys {
+			end := min(len(keys), at+partKeys)
 			some, into := keys[at:end], records[min(at, len(records)):min(end, len(records))]
 			group.Go(func() error {
 				found, err := src.Stored(ctx)(some, slices.Clone(into)...)
@@ -133,8 +133,8 @@ func (src Source) StoredSoon(ctx context.Context) Get {
 	}
 }
 
-// soonKeys is the largest number of keys in a call of [Source.StoredSoon].
-const soonKeys = 125
+// partKeys is the largest number of keys in a call of [Source.StoredInParts].
+const partKeys = 125
 
 // errUntaken says that the client's connection lacks scattermap's interceptor, so the entities were
 // not received as stored. This should not happen, because mapper.NewEngine checks the client.

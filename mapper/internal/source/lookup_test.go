@@ -78,9 +78,9 @@ func TestLookup(t *testing.T) {
 	})
 }
 
-// TestStoredSoon checks that a lookup in several calls returns what one call returns, or an error if
+// TestStoredInParts checks that a lookup in several calls returns what one call returns, or an error if
 // any of the calls fails. Every seventh entity is missing. The first is loaded as a record.
-func TestStoredSoon(t *testing.T) {
+func TestStoredInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, fails atomic.Int64
 		_, src := newEmulator(t, &emulator.Options{Interceptor: func(ctx context.Context, req any,
@@ -90,7 +90,7 @@ func TestStoredSoon(t *testing.T) {
 			}
 			return handler(ctx, req)
 		}})
-		const n = 3*soonKeys + 1
+		const n = 3*partKeys + 1
 		keys := make([]*datastore.Key, n)
 		for i := range keys {
 			if keys[i] = datastore.IDKey("K", int64(i+1), nil); i%7 == 3 {
@@ -106,7 +106,7 @@ func TestStoredSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls.Store(0)
-		got, err := src.StoredSoon(t.Context())(keys, record)
+		got, err := src.StoredInParts(t.Context())(keys, record)
 		if err != nil || len(got) != n || calls.Load() != 4 || record.N != 0 || got[0].Version != want[0].Version {
 			t.Fatalf("%d entities, %v, in %d calls, the record %+v", len(got), err, calls.Load(), record)
 		}
@@ -119,7 +119,7 @@ func TestStoredSoon(t *testing.T) {
 		for call := int64(1); call <= 4; call++ {
 			calls.Store(0)
 			fails.Store(call)
-			if _, err := src.StoredSoon(t.Context())(keys, record); status.Code(err) != codes.InvalidArgument {
+			if _, err := src.StoredInParts(t.Context())(keys, record); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("call %d fails: %v", call, err)
 			}
 		}
