@@ -94,7 +94,9 @@ func TestEraseStartedAgain(t *testing.T) {
 			again := 0
 			d.keep = func(context.Context, *prebuilt.Certificate) error {
 				again++
-				w.put("", "Other", "o")
+				for i := range 20 { // more than a job with a rate of 1 has done when it is paused
+					w.put("", "Other", fmt.Sprint(i))
+				}
 				w.paused(mapper.Query{Kind: "Other", AllNamespaces: true}, fmt.Sprint("beside-", again))
 				if _, err := start(); err != nil {
 					t.Errorf("%s: while it runs: %v", c.params, err)
