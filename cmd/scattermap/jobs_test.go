@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -541,17 +542,29 @@ func TestWatch(t *testing.T) {
 	}
 	start("interrupted")
 	cmd = exec.Command(binary, "watch", "interrupted")
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
+	says, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
-	_ = cmd.Process.Signal(os.Interrupt)
+	lines := bufio.NewReader(says)
+	first, err := lines.ReadString('\n') // now it watches
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(lines)
+	if err != nil {
+		t.Fatal(err)
+	}
 	failed := new(exec.ExitError)
 	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError ||
-		!strings.Contains(errs.String(), "interrupted goes on") {
-		t.Errorf("%v: %s", err, errs.String())
+		!strings.Contains(string(rest), "interrupted goes on") {
+		t.Errorf("%v: %s%s", err, first, rest)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // Then it grows, and faster with each window in which it need not be cut.
 //
 // If a much lower rate does not lower the share of refused calls, the rate is not their cause. Then
-// the brake sets no rate for five minutes.
+// the brake sets no rate for five minutes. Other processes may call the service, too. Their calls
+// may also raise the share of refused calls, but not in most windows.
 //
 // The brake does not see the calls themselves. It sees runs of the function: the calls of the
 // function for one entity or batch. A run counts as a call of the service if it has failed and may
@@ -35,6 +36,9 @@ type Brake struct {
 	since     time.Time // start of the current span
 	inside    int       // number of runs under way
 	later     bool      // whether the service's last refusal has asked to call later (RetryAfter)
+	// unlimited is the number of refused calls in the last consecutive windows with too many of
+	// them, while the brake has set no rate.
+	unlimited float64
 	// givenUp is the number of entities, since the last accepted call, for which the service has
 	// refused all calls.
 	givenUp int
@@ -57,7 +61,7 @@ type braking struct {
 	firstOf   float64   // the share of calls that it refused then
 	quickest  float64   // the shortest recent mean time of a call, in seconds
 	peak      float64   // highest rate of accepted calls since the service first refused calls
-	noEffect  int       // number of consecutive windows in which a lower rate had no effect, see checkEffect
+	noEffect  int       // number of windows in which a lower rate had no effect, see checkEffect
 	accepted  int       // number of windows without a cut, at the limit
 	unused    int       // number of windows with fewer calls than the rate allows
 	released  time.Time // the brake sets no rate before this time
@@ -117,8 +121,9 @@ const (
 	// idleFor is the time without a call after which the rate is removed, unless the service has
 	// asked to call later.
 	idleFor         = time.Minute
-	fewGivenUp      = 3 // number of consecutive entities without an accepted call after which the service is at fault
-	noEffectWindows = 3 // number of consecutive windows without effect after which the rate is removed
+	fewGivenUp      = 3  // number of consecutive entities without an accepted call after which the service is at fault
+	fewRefused      = 10 // the brake sets the first rate after more refused calls than this
+	noEffectWindows = 6  // number of windows without effect after which the rate is removed
 	releasedFor     = 5 * time.Minute
 )
 
@@ -299,7 +304,7 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 // ends reports whether the current window, which has lasted for the time took, is over. At the end
 // of a window, the brake decides about the rate.
 func (b *Brake) ends(took time.Duration) bool {
-	return took >= earlyTime && b.now.refused > 10 && b.now.tooMany() ||
+	return took >= earlyTime && b.now.refused > fewRefused && b.now.tooMany() ||
 		took >= windowTime && b.now.calls >= windowCalls || took >= windowLong && b.now.calls > 0
 }
 
@@ -310,10 +315,15 @@ func (b *Brake) adjust(now time.Time) {
 	if b.rate > 0 && b.now.took >= windowTime.Seconds() {
 		b.checkEffect(calls, accepted)
 	}
+	if b.rate > 0 || !b.now.tooMany() {
+		b.unlimited = 0
+	} else {
+		b.unlimited += b.now.refused
+	}
 	switch {
 	case b.noEffect == noEffectWindows || b.noEffect > 0 && !b.later:
 		b.free(now.Add(releasedFor))
-	case b.now.tooMany() && (b.rate > 0 || b.now.refused > 10):
+	case b.now.tooMany() && (b.rate > 0 || b.unlimited > fewRefused):
 		b.slowDown(now, calls, accepted)
 	case b.rate == 0:
 	case !b.binds(calls):
@@ -362,15 +372,21 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 	b.cut++
 }
 
-// checkEffect counts consecutive windows in which a much lower rate has not lowered the share of
-// refused calls. Such a window shows that the rate is not the cause: a service with a limit would
-// still accept as many calls a second as before. The window does not count if the service asks to
-// call later and refuses almost all calls, because then it is down or overloaded by others.
+// checkEffect counts windows in which a much lower rate has not lowered the share of refused calls.
+// If there are many, the rate is not the cause: a service with a limit would still accept as many
+// calls a second as before, or other processes would have taken their share only once. A window
+// with a lower share counts against one without. No window counts if the service asks to call later
+// and refuses almost all calls, because then it is down or overloaded by others.
 func (b *Brake) checkEffect(calls, accepted float64) {
 	b.peak = max(b.peak, accepted)
 	share, away := b.now.share(), b.later && max(b.now.share(), b.firstOf) > 0.9
-	if b.noEffect++; away || !b.binds(calls) || accepted > 0.6*b.peak || share < 0.7*b.firstOf {
+	switch {
+	case away || !b.binds(calls) || accepted > 0.6*b.peak:
 		b.noEffect = 0
+	case share < 0.7*b.firstOf:
+		b.noEffect = max(0, b.noEffect-1)
+	default:
+		b.noEffect++
 	}
 }
 

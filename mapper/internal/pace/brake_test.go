@@ -2,6 +2,7 @@ package pace
 
 import (
 	"container/heap"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -35,6 +36,24 @@ func (s *bucket) call(now time.Time) (time.Duration, bool) {
 }
 
 func (s *bucket) ended() {}
+
+// quota is a service that accepts a fixed number of calls in each second of its clock.
+type quota struct {
+	limit  int
+	takes  time.Duration
+	second int64
+	calls  int // in this second
+}
+
+func (s *quota) call(now time.Time) (time.Duration, bool) {
+	if now.Unix() != s.second {
+		s.second, s.calls = now.Unix(), 0
+	}
+	s.calls++
+	return s.takes, s.calls <= s.limit
+}
+
+func (s *quota) ended() {}
 
 // crowded is a service that accepts a limited number of simultaneous calls.
 type crowded struct {
@@ -102,6 +121,7 @@ type load struct {
 	workers int
 	share   float64
 	broken  float64
+	later   bool          // whether the calls that fail at any rate ask to call later, too
 	free    time.Duration // time of a run without a call
 	random  *rand.Rand
 	now     time.Time
@@ -116,6 +136,14 @@ func newLoad(workers int, share float64, seed uint64) *load {
 		l.waiting = append(l.waiting, run{ends: l.now})
 	}
 	return l
+}
+
+// startAt lets the workers start at the time now.
+func (l *load) startAt(now time.Time) {
+	l.now = now
+	for i := range l.waiting {
+		l.waiting[i].ends = now
+	}
 }
 
 // drive simulates the load for the time during. It returns the numbers of calls and failed calls in
@@ -140,7 +168,7 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 				}
 			}
 			b.Done(l.now, r.pass, End{Took: r.ends.Sub(r.begun), Failed: r.failed, Busy: r.failed,
-				Later: l.broken == 0})
+				Later: l.broken == 0 || l.later})
 			again := l.now
 			if r.failed {
 				again = again.Add(time.Second)
@@ -221,6 +249,48 @@ func TestBrake(t *testing.T) {
 	}
 }
 
+// TestBrakeAmongProcesses simulates jobs in several processes. Each has a brake of its own, and sees
+// only its own calls. Half of the processes start later. After a minute, the processes must use at
+// least 85% of the service's capacity, and the service must refuse less than 5% of the calls.
+func TestBrakeAmongProcesses(t *testing.T) {
+	testflag.Sequential(t)
+	const limit, takes, step = 50, 300 * time.Millisecond, 10 * time.Millisecond
+	for name, service := range map[string]func() service{
+		"tokens": func() service { return &bucket{limit: limit, takes: takes} },
+		"quota":  func() service { return &quota{limit: limit, takes: takes} },
+	} {
+		for _, n := range []int{2, 5, 10, 25} {
+			t.Run(fmt.Sprintf("%s, %d processes", name, n), func(t *testing.T) {
+				testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
+					s, brakes, loads := service(), make([]Brake, n), make([]*load, n)
+					for i := range n {
+						loads[i] = newLoad(100/n, 0.5, seed+uint64(i)<<32)
+					}
+					drive := func(working int, during time.Duration) (calls Calls) {
+						for range during / step {
+							for i, l := range loads[:working] {
+								calls = calls.plus(l.drive(&brakes[i], s, step, step))
+							}
+						}
+						return calls
+					}
+					drive((n+1)/2, 20*time.Second)
+					for _, l := range loads[(n+1)/2:] {
+						l.startAt(loads[0].now)
+					}
+					drive(n, time.Minute)
+					calls := drive(n, 3*time.Minute)
+					accepted, refused := float64(calls.All-calls.Failed)/(180*limit), float64(calls.Failed)/float64(calls.All)
+					t.Logf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
+					if accepted < 0.85 || refused > 0.05 {
+						t.Errorf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestBrakeFollows checks that the brake adapts to a service that goes down, comes back, and
 // changes its capacity.
 func TestBrakeFollows(t *testing.T) {
@@ -252,16 +322,19 @@ func TestBrakeFollows(t *testing.T) {
 // TestBrakeReleased checks that the brake does not limit the rate of calls if they fail at any
 // rate.
 func TestBrakeReleased(t *testing.T) {
-	for _, broken := range []float64{0, 0.01, 0.1, 0.5} {
-		b, l := new(Brake), newLoad(10, 1, 1)
-		l.broken = broken
+	for _, c := range []struct {
+		broken float64
+		later  bool
+	}{{0, false}, {0.01, false}, {0.1, false}, {0.5, false}, {0.1, true}, {0.2, true}, {0.5, true}} {
+		b, l, broken := new(Brake), newLoad(10, 1, 1), c.broken
+		l.broken, l.later = broken, c.later
 		s := &bucket{limit: 1e6, takes: 10 * time.Millisecond}
 		l.drive(b, s, time.Minute, 0)
 		calls := l.drive(b, s, 10*time.Minute, 10*time.Minute)
 		// Each of ten workers waits for a second after a failed call.
 		want := 600 * 10 / (0.01 + broken)
 		if got := float64(calls.All); got < 0.6*want {
-			t.Errorf("%v of the calls fail: %.0f calls, want %.0f: %+v", broken, got, want, b.braking)
+			t.Errorf("%+v of the calls fail: %.0f calls, want %.0f: %+v", c, got, want, b.braking)
 		}
 	}
 }
