@@ -395,17 +395,14 @@ func (b *Brake) checkEffect(calls, accepted float64) {
 func (b *braking) binds(calls float64) bool { return b.rate > 0 && calls >= 0.6*b.rate }
 
 // growth returns the factor by which the rate grows after a window. Near the last known limit, the
-// rate grows slowly. It grows faster with time, because the limit may have risen. If no limit is
-// known, it grows fast.
+// rate grows slowly. It grows faster with each window, because the limit may have risen, or other
+// processes may have stopped their calls. If no limit is known, it grows fast.
 func (b *braking) growth() float64 {
 	if b.limit == 0 {
 		return fastGrowth
 	}
-	n := b.accepted - restWindows
-	if n <= 0 {
-		return 1
-	}
-	return 1 + min(0.05, 0.01*float64(n))
+	n := float64(max(0, b.accepted-restWindows))
+	return 1 + min(0.2, 0.01*n*max(1, n/8))
 }
 
 // note adds a run to the numbers of recent runs.
