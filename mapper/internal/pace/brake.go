@@ -374,9 +374,9 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 
 // checkEffect counts windows in which a much lower rate has not lowered the share of refused calls.
 // If there are many, the rate is not the cause: a service with a limit would still accept as many
-// calls a second as before, or other processes would have taken their share only once. A window
-// with a lower share counts against one without. No window counts if the service asks to call later
-// and refuses almost all calls, because then it is down or overloaded by others.
+// calls a second as before. If other processes use the limit, too, there are few such windows. A
+// window with a lower share counts against one of them. No window counts if the service asks to
+// call later and refuses almost all calls, because then it is down or overloaded by others.
 func (b *Brake) checkEffect(calls, accepted float64) {
 	b.peak = max(b.peak, accepted)
 	share, away := b.now.share(), b.later && max(b.now.share(), b.firstOf) > 0.9
