@@ -12,8 +12,9 @@ import (
 // A Brake limits the rate at which a job's function calls a service in one process, while the
 // service refuses some of the calls because there are too many. It counts calls in windows, which
 // are short spans of time. If more than 4% of a window's calls were refused, and not by chance, the
-// brake sets a rate: 90% of the rate of accepted calls. The rate stays the same for five windows.
-// Then it grows, and faster with each window in which it need not be cut.
+// brake sets a rate: 90% of the rate of accepted calls. For the first rate, more than ten calls must
+// have been refused. The rate stays the same for five windows. Then it grows, and faster with each
+// window in which it need not be cut.
 //
 // If a much lower rate does not lower the share of refused calls, the rate is not their cause. Then
 // the brake sets no rate for five minutes. Other processes may call the service, too. Their calls
@@ -36,9 +37,7 @@ type Brake struct {
 	since     time.Time // start of the current span
 	inside    int       // number of runs under way
 	later     bool      // whether the service's last refusal has asked to call later (RetryAfter)
-	// unlimited is the number of refused calls in the last consecutive windows with too many of
-	// them, while the brake has set no rate.
-	unlimited float64
+	asking    float64   // the share of recent refusals that have asked to call later
 	// givenUp is the number of entities, since the last accepted call, for which the service has
 	// refused all calls.
 	givenUp int
@@ -56,11 +55,14 @@ type braking struct {
 	// cut is the number of changes of the rate. A call counts as refused only if it started after
 	// the last change.
 	cut       int
-	limit     float64   // accepted calls a second when the rate was last cut; 0: unknown
-	firstRate float64   // calls a second when the service first refused calls
-	firstOf   float64   // the share of calls that it refused then
-	quickest  float64   // the shortest recent mean time of a call, in seconds
-	peak      float64   // highest rate of accepted calls since the service first refused calls
+	limit     float64 // accepted calls a second when the rate was last cut; 0: unknown
+	firstRate float64 // calls a second when the service first refused calls
+	firstOf   float64 // the share of calls that it refused then
+	quickest  float64 // the shortest recent mean time of a call, in seconds
+	peak      float64 // highest rate of accepted calls in a window since the time of firstRate
+	// unlimited is the number of refused calls in the last consecutive windows with too many of
+	// them, while the brake has set no rate.
+	unlimited float64
 	noEffect  int       // number of windows in which a lower rate had no effect, see checkEffect
 	accepted  int       // number of windows without a cut, at the limit
 	unused    int       // number of windows with fewer calls than the rate allows
@@ -120,10 +122,13 @@ const (
 	idleWindows = 60
 	// idleFor is the time without a call after which the rate is removed, unless the service has
 	// asked to call later.
-	idleFor         = time.Minute
-	fewGivenUp      = 3  // number of consecutive entities without an accepted call after which the service is at fault
-	fewRefused      = 10 // the brake sets the first rate after more refused calls than this
-	noEffectWindows = 6  // number of windows without effect after which the rate is removed
+	idleFor    = time.Minute
+	fewGivenUp = 3 // number of consecutive entities without an accepted call after which the service is at fault
+	// The brake sets the first rate if a window has more refused calls than fewRefused, or if
+	// consecutive windows with too many have more than twice as many.
+	fewRefused      = 10
+	noEffectWindows = 6   // number of windows without effect after which the rate is removed
+	newest          = 0.1 // weight of the newest refusal in the share of refusals that ask to call later
 	releasedFor     = 5 * time.Minute
 )
 
@@ -270,6 +275,10 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 	took, busy := e.Took, e.Busy
 	if busy {
 		b.later = e.Later
+		b.asking *= 1 - newest
+		if e.Later {
+			b.asking += newest
+		}
 	}
 	call := busy || b.pattern.isCall(took)
 	b.pattern.add(took, call, busy)
@@ -321,9 +330,9 @@ func (b *Brake) adjust(now time.Time) {
 		b.unlimited += b.now.refused
 	}
 	switch {
-	case b.noEffect == noEffectWindows || b.noEffect > 0 && !b.later:
+	case b.noEffect == noEffectWindows || b.noEffect > 0 && b.asking < 0.5:
 		b.free(now.Add(releasedFor))
-	case b.now.tooMany() && (b.rate > 0 || b.unlimited > fewRefused):
+	case b.now.tooMany() && (b.rate > 0 || b.now.refused > fewRefused || b.unlimited > 2*fewRefused):
 		b.slowDown(now, calls, accepted)
 	case b.rate == 0:
 	case !b.binds(calls):
@@ -349,7 +358,7 @@ func (b *Brake) adjust(now time.Time) {
 func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 	first := b.rate == 0
 	if first || calls > b.firstRate {
-		b.firstRate, b.firstOf, b.peak = calls, b.now.share(), 0
+		b.firstRate, b.firstOf, b.peak = calls, b.now.share(), accepted
 	}
 	if first {
 		b.at = now
@@ -374,9 +383,11 @@ func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 
 // checkEffect counts windows in which a much lower rate has not lowered the share of refused calls.
 // If there are many, the rate is not the cause: a service with a limit would still accept as many
-// calls a second as before. If other processes use the limit, too, there are few such windows. A
-// window with a lower share counts against one of them. No window counts if the service asks to
-// call later and refuses almost all calls, because then it is down or overloaded by others.
+// calls a second as before. If other processes use the limit, too, there are few such windows. So a
+// window with a lower share counts against one of them, and the count starts again if the service
+// accepts almost as many calls as before. It also does if the service asks to call later and
+// refuses almost all calls, because then it is down or overloaded by others. If most refusals do
+// not ask to call later, one such window is enough.
 func (b *Brake) checkEffect(calls, accepted float64) {
 	b.peak = max(b.peak, accepted)
 	share, away := b.now.share(), b.later && max(b.now.share(), b.firstOf) > 0.9
