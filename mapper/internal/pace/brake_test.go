@@ -283,7 +283,8 @@ func TestBrakeAmongProcesses(t *testing.T) {
 					}
 					drive(n, time.Minute)
 					calls := drive(n, 3*time.Minute)
-					accepted, refused := float64(calls.All-calls.Failed)/(180*limit), float64(calls.Failed)/float64(calls.All)
+					accepted := float64(calls.All-calls.Failed) / (180 * limit)
+					refused := float64(calls.Failed) / float64(calls.All)
 					t.Logf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
 					if accepted < 0.85 || refused > 0.06 { // 5%, with room for chance
 						t.Errorf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
