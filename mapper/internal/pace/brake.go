@@ -17,8 +17,8 @@ import (
 // window in which it need not be cut.
 //
 // If a much lower rate does not lower the share of refused calls, the rate is not their cause. Then
-// the brake sets no rate for five minutes. Other processes may call the service, too. Their calls
-// may also raise the share of refused calls, but not in most windows.
+// the brake sets no rate for five minutes, or until many more calls are refused. Calls of other
+// processes may also raise the share of refused calls, but not in most windows.
 //
 // The brake does not see the calls themselves. It sees runs of the function: the calls of the
 // function for one entity or batch. A run counts as a call of the service if it has failed and may
@@ -60,13 +60,14 @@ type braking struct {
 	firstOf   float64 // the share of calls that it refused then
 	quickest  float64 // the shortest recent mean time of a call, in seconds
 	peak      float64 // highest rate of accepted calls in a window since the time of firstRate
-	// unlimited is the number of refused calls in the last consecutive windows with too many of
+	// refusals is the number of refused calls in the last consecutive windows with too many of
 	// them, while the brake has set no rate.
-	unlimited float64
-	noEffect  int       // number of windows in which a lower rate had no effect, see checkEffect
-	accepted  int       // number of windows without a cut, at the limit
-	unused    int       // number of windows with fewer calls than the rate allows
-	released  time.Time // the brake sets no rate before this time
+	refusals   float64
+	noEffect   int       // number of windows in which a lower rate had no effect, see checkEffect
+	accepted   int       // number of windows without a cut, at the limit
+	unused     int       // number of windows with fewer calls than the rate allows
+	released   time.Time // the brake sets no rate before this time
+	releasedOf float64   // the share of calls that the service refused when this rate was given up
 }
 
 // A gap is a place in the order of starts that is free, because its run will not start. Another run
@@ -303,6 +304,9 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 	}
 	if took := now.Sub(b.now.begun); b.ends(took) {
 		b.now.took = took.Seconds()
+		if b.hadEffect() {
+			b.released = time.Time{}
+		}
 		if now.After(b.released) {
 			b.adjust(now)
 		}
@@ -317,6 +321,13 @@ func (b *Brake) ends(took time.Duration) bool {
 		took >= windowTime && b.now.calls >= windowCalls || took >= windowLong && b.now.calls > 0
 }
 
+// hadEffect reports whether many more calls are refused in this window than before the brake gave
+// up its rate. Then the rate had an effect after all, and the brake sets one again.
+func (b *Brake) hadEffect() bool {
+	as := b.now.asked * b.releasedOf
+	return b.now.refused > fewRefused && b.now.refused > 2*as+3*math.Sqrt(as)
+}
+
 // adjust changes the rate by the calls of the window that ends.
 func (b *Brake) adjust(now time.Time) {
 	calls, accepted := float64(b.now.calls)/b.now.took, float64(b.now.accepted)/b.now.took
@@ -325,14 +336,16 @@ func (b *Brake) adjust(now time.Time) {
 		b.checkEffect(calls, accepted)
 	}
 	if b.rate > 0 || !b.now.tooMany() {
-		b.unlimited = 0
+		b.refusals = 0
 	} else {
-		b.unlimited += b.now.refused
+		b.refusals += b.now.refused
 	}
 	switch {
 	case b.noEffect == noEffectWindows || b.noEffect > 0 && b.asking < 0.5:
+		share := b.now.share()
 		b.free(now.Add(releasedFor))
-	case b.now.tooMany() && (b.rate > 0 || b.now.refused > fewRefused || b.unlimited > 2*fewRefused):
+		b.releasedOf = share
+	case b.now.tooMany() && (b.rate > 0 || b.now.refused > fewRefused || b.refusals > 2*fewRefused):
 		b.slowDown(now, calls, accepted)
 	case b.rate == 0:
 	case !b.binds(calls):

@@ -251,19 +251,22 @@ func TestBrake(t *testing.T) {
 }
 
 // TestBrakeAmongProcesses simulates jobs in several processes. Each has a brake of its own, and sees
-// only its own calls. Half of the processes start later. After a minute, the processes must use at
-// least 85% of the service's capacity, and the service must refuse less than 5% of the calls. A
-// tenth of its refusals do not ask to call later.
+// only its own calls. Half of the processes start later. A tenth of the service's refusals do not
+// ask to call later. After a minute, the processes must use at least 85% of the service's capacity.
+// The service must refuse less than 5% of the calls, in the mean of the seeds: with 25 processes, one
+// seed in 400 has up to 12%.
 func TestBrakeAmongProcesses(t *testing.T) {
 	testflag.Sequential(t)
 	const limit, takes, step = 50, 300 * time.Millisecond, 10 * time.Millisecond
+	seeds := testflag.Size(t, 2, 2, 40)
 	for name, service := range map[string]func() service{
 		"tokens": func() service { return &bucket{limit: limit, takes: takes} },
 		"quota":  func() service { return &quota{limit: limit, takes: takes} },
 	} {
 		for _, n := range []int{2, 5, 10, 25} {
 			t.Run(fmt.Sprintf("%s, %d processes", name, n), func(t *testing.T) {
-				testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
+				var all Calls
+				for seed := range uint64(seeds) {
 					s, brakes, loads := service(), make([]Brake, n), make([]*load, n)
 					for i := range n {
 						loads[i] = newLoad(100/n, 0.5, seed+uint64(i)<<32)
@@ -283,13 +286,16 @@ func TestBrakeAmongProcesses(t *testing.T) {
 					}
 					drive(n, time.Minute)
 					calls := drive(n, 3*time.Minute)
-					accepted := float64(calls.All-calls.Failed) / (180 * limit)
-					refused := float64(calls.Failed) / float64(calls.All)
-					t.Logf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
-					if accepted < 0.85 || refused > 0.06 { // 5%, with room for chance
-						t.Errorf("%.3f of the limit accepted, %.3f of the calls refused", accepted, refused)
+					if accepted := float64(calls.All-calls.Failed) / (180 * limit); accepted < 0.85 {
+						t.Errorf("seed %d: %.3f of the limit accepted", seed, accepted)
 					}
-				})
+					all = all.plus(calls)
+				}
+				refused := float64(all.Failed) / float64(all.All)
+				t.Logf("%.3f of the calls refused", refused)
+				if refused > 0.05 {
+					t.Errorf("%.3f of the calls refused", refused)
+				}
 			})
 		}
 	}
@@ -349,6 +355,19 @@ func TestBrakeReleased(t *testing.T) {
 		t.Logf("%+v: %.2f of the calls", c, got)
 		if got < c.least {
 			t.Errorf("%+v: %.2f of the calls: %+v", c, got, b.braking)
+		}
+	}
+}
+
+// TestBrakeReleasedTooEarly checks that a brake that has given up its rate sets one again if many
+// more calls are refused than before.
+func TestBrakeReleasedTooEarly(t *testing.T) {
+	for _, before := range []float64{0.1, 0.9} {
+		l := newLoad(100, 1, 1)
+		b := &Brake{braking: braking{released: l.now.Add(releasedFor), releasedOf: before}}
+		l.drive(b, &bucket{limit: 50, takes: 300 * time.Millisecond}, 20*time.Second, 0)
+		if limited := b.rate > 0; limited != (before == 0.1) {
+			t.Errorf("%v of the calls were refused before: the rate is %v", before, b.rate)
 		}
 	}
 }
