@@ -253,8 +253,8 @@ func TestBrake(t *testing.T) {
 // TestBrakeAmongProcesses simulates jobs in several processes. Each has a brake of its own, and sees
 // only its own calls. Half of the processes start later. A tenth of the service's refusals do not
 // ask to call later. After a minute, the processes must use at least 85% of the service's capacity.
-// The service must refuse less than 5% of the calls, in the mean of the seeds: with 25 processes, one
-// seed in 400 has up to 12%.
+// The service must refuse less than 5% of the calls, in the mean of the seeds. With 25 processes, one
+// seed in a hundred has 6 to 12%.
 func TestBrakeAmongProcesses(t *testing.T) {
 	testflag.Sequential(t)
 	const limit, takes, step = 50, 300 * time.Millisecond, 10 * time.Millisecond
