@@ -21,7 +21,7 @@ import (
 func TestConcurrency(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	const n, workers, atOnce = 30_000, 10, 50
+	const n, workers, atOnce = 15_000, 10, 50
 	for _, update := range []bool{false, true} {
 		t.Run(fmt.Sprintf("update %v", update), func(t *testing.T) {
 			var running, most atomic.Int64

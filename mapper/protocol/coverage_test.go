@@ -308,11 +308,12 @@ func TestFanOutOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, addCredit)
-			keys := names(3000)
+			n := testflag.Size(t, 0, 2000, 3000)
+			keys := names(n)
 			w.putAccounts(keys)
 			s := w.wait(w.start(10, nil))
 			w.wantBalances(keys, 10)
-			if s.MaxDepth < 1 || w.most.Load() < 2 || s.Tasks > 3000/50+8 {
+			if s.MaxDepth < 1 || w.most.Load() < 2 || s.Tasks > int64(n)/50+8 {
 				t.Errorf("depth %d, %d tasks, %d at once", s.MaxDepth, s.Tasks, w.most.Load())
 			}
 		})
@@ -404,11 +405,7 @@ func TestUnevenEntities(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	rounds := 10
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	for range testflag.Size(t, 2, 4, 10) {
 		took := make(map[string]time.Duration)
 		keys := names(3000)
 		for _, k := range keys {

@@ -82,7 +82,7 @@ var poisons = []poison{
 func TestPoison(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	many := testflag.Size(t, 500, 3000, 100_000)
+	many := testflag.Size(t, 500, 1000, 100_000)
 	for _, p := range poisons {
 		n := many
 		if p.few {

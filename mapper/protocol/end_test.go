@@ -577,7 +577,8 @@ func TestCollect(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					status, err := job.Wait(t.Context())
+					letRun(t.Context(), w.Engine, job)
+				status, err := job.Wait(t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -672,6 +673,7 @@ func TestCollectFails(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				letRun(t.Context(), w.Engine, job)
 				status, err := job.Wait(t.Context())
 				if err != nil || status.State != mapper.StateFailed || status.Processed != 0 {
 					t.Errorf("status %+v, %v", status, err)
@@ -711,6 +713,7 @@ func TestRollbackFails(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				letRun(t.Context(), w.Engine, job)
 				status, err := job.Wait(t.Context())
 				if err != nil || status.State != mapper.StateFailed ||
 					!strings.Contains(status.Error, "the function fails") {

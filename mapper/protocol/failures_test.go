@@ -34,6 +34,7 @@ func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 24*time.Hour)
 	defer cancel()
+	letRun(ctx, w.engine, job)
 	status, err := job.Wait(ctx)
 	if err != nil {
 		w.Fatal(err)

@@ -126,7 +126,7 @@ func TestDeleteByAge(t *testing.T) {
 			test(t, newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, deleteAll), 300)
 		})
 	})
-	old := testflag.Size(t, 0, 100, 300)
+	old := testflag.Size(t, 0, 60, 300)
 	for name, p := range map[string]google.Product{"google": google.Classic, "firestore": google.Firestore} {
 		t.Run(name, func(t *testing.T) {
 			test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll), old)

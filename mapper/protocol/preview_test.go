@@ -146,11 +146,11 @@ func TestPlanOfMany(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: billion}}, addCredit)
-		w.putAccounts(names(10_000))
+		w.putAccounts(names(5_000))
 		for name, q := range map[string]mapper.Query{
 			"property": {Kind: "Account", ShardBy: "Balance"},
 			"filter":   {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Owner", ">=", "owner")}},
-			"bound":    {Kind: "Account", End: names(9999)[9998]},
+			"bound":    {Kind: "Account", End: names(4999)[4998]},
 		} {
 			plan, err := addCredit.Plan(t.Context(), w.engine, q, nil)
 			if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 10_000_000 {
@@ -180,7 +180,7 @@ func TestPlanOfMany(t *testing.T) {
 			})
 		}
 		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: blindly}}, addCredit)
-		w.putAccounts(names(10_000))
+		w.putAccounts(names(5_000))
 		plan, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
 		if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 1_000_000 {
 			t.Errorf("plan %+v, %v", plan, err)

@@ -325,7 +325,7 @@ func TestOneValue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, checkUser)
-		n := 12_000
+		n := 6000
 		if testing.Short() {
 			n = 3000
 		}

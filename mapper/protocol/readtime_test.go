@@ -74,7 +74,7 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 func TestReadTime(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	n := testflag.Size(t, 60, 120, 250)
+	n := testflag.Size(t, 60, 90, 250)
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {
 			if keysOnly && test.query.ShardBy != "" {

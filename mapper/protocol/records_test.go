@@ -179,7 +179,7 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 		t.Skip("left out: -short leaves out large runs")
 	}
 	t.Parallel()
-	workers := testflag.Size(t, 0, 500, 1000)
+	workers := testflag.Size(t, 0, 300, 1000)
 	n := 60 * workers
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)

@@ -729,8 +729,8 @@ func TestSchedulesTakeTurns(t *testing.T) {
 			all, registered = append(all, s), append(registered, s)
 		}
 		w.advancing(io.Discard, []mapper.AnyMapper{steadyCredit}, registered...)
-		w.putAccounts(names(1200)) // a run takes two minutes
-		for n := range 1000 {
+		w.putAccounts(names(600)) // a run takes a minute
+		for n := range 500 {
 			for i, s := range all {
 				if i == 0 || n%20 == i {
 					w.tickOver(s, midnight.Add(time.Duration(n)*time.Second), "Account")

@@ -33,7 +33,7 @@ import (
 func TestJobStates(t *testing.T) {
 	var all lookFigures
 	t.Cleanup(func() { all.report(t) })
-	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 4, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { watchJob(t, seed, &all) })
 	})
