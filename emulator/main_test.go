@@ -26,7 +26,7 @@ func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 	return client
 }
 
-// byDay leaves out Google's Firestore emulator by day: package conformance has this emulator then, too.
+// byDay leaves out Google's Firestore emulator by day. Package conformance also has this emulator.
 func byDay(t *testing.T, p google.Product) {
 	t.Helper()
 	if p == google.Firestore {
@@ -38,7 +38,10 @@ func byDay(t *testing.T, p google.Product) {
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) { test(t, embedded(t, nil)) })
 	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, google.Classic)) })
-	t.Run("firestore", func(t *testing.T) { byDay(t, google.Firestore); test(t, googletest.Client(t, google.Firestore)) })
+	t.Run("firestore", func(t *testing.T) {
+		byDay(t, google.Firestore)
+		test(t, googletest.Client(t, google.Firestore))
+	})
 }
 
 // on reports whether the current subtest of onEach runs on the Datastore of this name.

@@ -65,7 +65,8 @@ func TestKeyOrder(t *testing.T) {
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			rng := rand.New(rand.NewPCG(seed, 0))
 			// more than the 300 entities of a batch of results
-			keys := keytest.Random(rng, testflag.Size(t, 0, 700, 1500), keytest.Options{Kind: "K", BasicPlane: p == google.Classic})
+			keys := keytest.Random(rng, testflag.Size(t, 0, 700, 1500),
+				keytest.Options{Kind: "K", BasicPlane: p == google.Classic})
 			putAll(t, theirs, keys)
 			putAll(t, ours, keys)
 			compare := func(q *datastore.Query) {

@@ -341,7 +341,7 @@ func TestDeadlyEntity(t *testing.T) {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
 	t.Parallel()
-	// Each process has 20 pages under way, and further pages wait: there are 120 pages, or 200 at night.
+	// Each process has 20 pages under way, and further pages wait: there are 120, or 200 at night.
 	n, page := testflag.Size(t, 0, 12_000, 100_000), testflag.Size(t, 0, 100, 500)
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)

@@ -150,8 +150,8 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the example on Google's Firestore emulator if it is installed, and at night also on
-// the classic emulator. TestUncounted has what the example does differently on the latter.
+// TestGoogle runs the example on Google's Firestore emulator if it is installed, and at night also
+// on the classic emulator. TestUncounted has what the example does differently on the latter.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -63,8 +63,8 @@ func TestEveryKeyingAndSize(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the job on Google's emulators if they are installed. At night, it runs it on both,
-// and with all forms of keys.
+// TestGoogle runs the job on Google's emulators if they are installed. At night, it runs it on
+// both, and with all forms of keys.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

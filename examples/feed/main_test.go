@@ -247,8 +247,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestGoogle writes feeds from Google's Firestore emulator if it is installed, and at night also from
-// the classic emulator.
+// TestGoogle writes feeds from Google's Firestore emulator if it is installed, and at night also
+// from the classic emulator.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -330,7 +330,8 @@ func TestGoogle(t *testing.T) {
 			t.Parallel()
 			// Some 200 of 300 users are active, which are several pages for several of the 20 workers.
 			n, page := testflag.Size(t, 0, 300, 600), testflag.Size(t, 0, 25, 50)
-			c, err := parse([]string{"-datastore", name, "-users", fmt.Sprint(n), "-page", fmt.Sprint(page)}, io.Discard)
+			c, err := parse([]string{"-datastore", name, "-users", fmt.Sprint(n), "-page", fmt.Sprint(page)},
+				io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
