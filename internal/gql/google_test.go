@@ -18,8 +18,8 @@ import (
 )
 
 // TestGoogle compares the expected results of the other tests with Google's Firestore emulator. Its
-// answer to a GQL query contains the parsed query. Only .ci/nightly runs it: the other tests have the
-// same expected results, so this one can fail only after one of these, or the emulator, has changed.
+// answer to a GQL query contains the parsed query. Only .ci/nightly runs it: the other tests have
+// the same expected results, so this one fails only if one of these, or the emulator, has changed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -59,7 +59,8 @@ func (f *failing) failed() string {
 }
 
 // TestEachCallFails runs small jobs many times. Each time, another call of Datastore or Cloud Tasks
-// fails: it is refused, or its answer is lost. By day, every third call does. Each job must end with the same result as without
+// fails: it is refused, or its answer is lost. By day, every third call does.
+// Each job must end with the same result as without
 // the failure. After a refusal, it must end before the first sweep, which would find a lost task.
 func TestEachCallFails(t *testing.T) {
 	testflag.Sequential(t)

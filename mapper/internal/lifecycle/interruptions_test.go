@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// interrupt calls by before each call of an act that is chosen, one at a time. Then it repeats the act if it has
+// interrupt calls by before each call of an act that is chosen, one at a time. Then
+// it repeats the act if it has
 // failed, and lets the queue deliver. The result must be the same as without the interruption.
 func (a act) interrupt(w *trialWorld, how string, chosen func(at int) bool, by func(j *record.Job)) {
 	w.Helper()
@@ -59,8 +60,8 @@ func (a act) interrupt(w *trialWorld, how string, chosen func(at int) bool, by f
 }
 
 // TestInterruptions interrupts the delivery of each task in three ways: the process is suspended
-// while the queue continues, the task is delivered twice, or the job is paused. By day, each call is
-// interrupted in one of these ways.
+// while the queue continues, the task is delivered twice, or the job is paused. By day, each call
+// is interrupted in one of these ways.
 func TestInterruptions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

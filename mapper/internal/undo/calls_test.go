@@ -216,8 +216,8 @@ func TestOldPast(t *testing.T) {
 }
 
 // TestClocks undoes a page in each story. The clocks of the processes that record the job's start
-// and its end are wrong. The result must be the same as with right clocks. By day, each story has two
-// of the six wrong pairs of clocks.
+// and its end are wrong. The result must be the same as with right clocks. By day, each story has
+// two of the six wrong pairs of clocks.
 func TestClocks(t *testing.T) {
 	some := testflag.Part(t, 3)
 	for n, s := range stories {
