@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/nightly"
 	_ "github.com/scattermap/scattermap/internal/testflag" // every test package below emulator/ must know its flags
 )
 
@@ -25,11 +26,22 @@ func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 	return client
 }
 
-// onEach runs a test on the embedded Datastore and on Google's emulators.
+// byDay leaves out Google's Firestore emulator by day. Package conformance also has this emulator.
+func byDay(t *testing.T, p google.Product) {
+	t.Helper()
+	if p == google.Firestore {
+		nightly.Leave(t)
+	}
+}
+
+// onEach runs a test on the embedded Datastore and on Google's emulators (see byDay).
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) { test(t, embedded(t, nil)) })
 	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, google.Classic)) })
-	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, google.Firestore)) })
+	t.Run("firestore", func(t *testing.T) {
+		byDay(t, google.Firestore)
+		test(t, googletest.Client(t, google.Firestore))
+	})
 }
 
 // on reports whether the current subtest of onEach runs on the Datastore of this name.

@@ -33,6 +33,15 @@ func climb(q *datastore.Query) func(*env) string {
 var keyCases = []conformanceCase{
 	{name: "order", doc: "kinds, then ids before names, ids as signed integers; ancestors before descendants",
 		run: climb(all), want: "-7 7 7 x y z"},
+	{name: "order of characters above U+FFFF", doc: "names are ordered by their bytes in UTF-8",
+		run: func(e *env) string {
+			e.put("P", "\U00010000")
+			e.put("P", "\uffff\ue000")
+			e.put("P", "\uffff")
+			return e.keys(all) + "; " + e.keys(all.FilterField("__key__", ">", key("\uffff")))
+		}, want: "\uffff \uffff\ue000 \U00010000; \uffff\ue000 \U00010000",
+		classic: &difference{"\U00010000 \uffff \uffff\ue000; \uffff\ue000",
+			"the classic emulator compares names as Java strings, by their UTF-16 code units"}},
 	{name: "descending", doc: "the other way round", run: climb(all.Order("-__key__")), want: "z y x 7 7 -7"},
 	{name: "ancestor", doc: "the entity and its descendants",
 		run: climb(all.Ancestor(datastore.NameKey("Root", "r", nil))), want: "y z"},

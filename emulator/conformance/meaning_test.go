@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // meant has values of all types by names. A name that ends in an exclamation mark has an unindexed
@@ -64,17 +66,25 @@ var taken = func() map[int32][]string {
 
 // TestMeanings writes values of all types with all meanings: as properties, as elements of arrays,
 // and in nested entities. It checks that the embedded Datastore refuses what Google's Firestore
-// emulator refuses, with the same message. Accepted values must be read back unchanged.
+// emulator refuses, with the same message. Accepted values must be read back unchanged. By day, the
+// emulator gets each meaning in only one of these places.
 func TestMeanings(t *testing.T) {
 	texts := make(map[string]string) // messages of the embedded Datastore, which runs first
 	for _, product := range []string{"embedded", "firestore"} {
 		t.Run(product, func(t *testing.T) {
 			e := newEnv(t, product).empty(t)
+			some := func(int) bool { return true }
+			if product != "embedded" {
+				some = testflag.Part(t, 3)
+			}
 			for m := int32(-1); m <= 41; m++ {
 				if m == 0 {
 					continue
 				}
-				for _, level := range []string{"property", "element", "inner"} {
+				for i, level := range []string{"property", "element", "inner"} {
+					if !some(int(m) + i + 1) {
+						continue
+					}
 					var got []string
 					for name, v := range meant {
 						v = proto.Clone(v).(*pb.Value)

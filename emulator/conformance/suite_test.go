@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"text/tabwriter"
 
@@ -103,24 +104,29 @@ func (e env) empty(t *testing.T) *env {
 }
 
 func TestConformance(t *testing.T) {
+	var mu sync.Mutex
 	verdicts := make(map[string]map[string]string) // by name of the case, and by product
+	t.Cleanup(func() { t.Log("\n" + table(verdicts)) })
 	for _, product := range products {
 		t.Run(product, func(t *testing.T) {
+			t.Parallel() // Google's emulators often wait
 			base := newEnv(t, product)
 			for _, topic := range topics() {
 				for _, c := range suites[topic] {
 					name := topic + ": " + c.name
 					t.Run(name, func(t *testing.T) {
+						verdict := judge(t, c, product, c.outcome(base.empty(t)))
+						mu.Lock()
+						defer mu.Unlock()
 						if verdicts[name] == nil {
 							verdicts[name] = make(map[string]string)
 						}
-						verdicts[name][product] = judge(t, c, product, c.outcome(base.empty(t)))
+						verdicts[name][product] = verdict
 					})
 				}
 			}
 		})
 	}
-	t.Log("\n" + table(verdicts))
 }
 
 // judge compares a result with the documented one, or with the recorded difference. It returns a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/emulator/google"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
@@ -77,9 +79,10 @@ func comments(t *testing.T, args ...string) (r result, err error) {
 }
 
 func TestComments(t *testing.T) {
-	for _, args := range []string{"-comments 0 -things 50", "-comments 500 -things 50",
-		"-comments 500 -databases 4 -things 20",
-		"-comments 300 -from 32 -to 20 -databases 1 -things 0"} {
+	some := testflag.Size(t, 200, 200, 500) // ten in each of the 20 shards
+	for _, args := range []string{"-comments 0 -things 50", fmt.Sprintf("-comments %d -things 50", some),
+		fmt.Sprintf("-comments %d -databases 4 -things 20", some),
+		fmt.Sprintf("-comments %d -from 32 -to 20 -databases 1 -things 0", some)} {
 		t.Run(args, func(t *testing.T) {
 			r, err := comments(t, strings.Fields(args)...)
 			if err != nil {
@@ -147,13 +150,18 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the example on Google's emulators if they are installed.
+// TestGoogle runs the example on Google's Firestore emulator if it is installed, and at night also
+// on the classic emulator. TestUncounted has what the example does differently on the latter.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
+			if name == "google" {
+				nightly.Leave(t)
+			}
+			t.Parallel()
 			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things",
 				"20")
 			if errors.Is(err, google.ErrNotInstalled) {

@@ -31,7 +31,7 @@ func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *map
 // and read them. Calls fail, and deliveries come twice or to processes that crash.
 func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
-	for i := range uint64(3) {
+	for i := range uint64(testflag.Size(t, 1, 1, 3)) {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
 			inWorld(t, &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.Env, s *Store) {
 				l := newLoad(s)

@@ -215,8 +215,8 @@ func TestSameQueries(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for _, databases := range []int{1, 4} {
 		client, s, keys := twins(t, rng, databases, 80)
-		found, refused := 0, 0
-		for i := range 200 {
+		found, refused, queries := 0, 0, testflag.Size(t, 100, 100, 200)
+		for i := range queries {
 			q, what := someQuery(rng, keys)
 			pages := []int{0, 0, 7, 40}[rng.IntN(4)]
 			want, wrong := answers(t.Context(), client, q, pages)
@@ -232,8 +232,8 @@ func TestSameQueries(t *testing.T) {
 			}
 			found += min(1, len(want)/2)
 		}
-		if found < 50 || refused > 20 {
-			t.Errorf("%d of 200 queries found something, and %d were refused", found, refused)
+		if found < queries/4 || refused > queries/5 {
+			t.Errorf("%d of %d queries found something, and %d were refused", found, queries, refused)
 		}
 	}
 }

@@ -201,6 +201,7 @@ func TestOtherKinds(t *testing.T) {
 // TestLostCalls loses calls at random, before or after they take effect. Everything that the store
 // retries must take effect once.
 func TestLostCalls(t *testing.T) {
+	t.Parallel() // it mostly waits until calls are made again
 	var n atomic.Int64
 	var on atomic.Bool
 	lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,

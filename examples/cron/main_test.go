@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/scattermap/scattermap/emulator/google"
+	"github.com/scattermap/scattermap/internal/nightly"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -31,7 +33,11 @@ func cron(t *testing.T, args ...string) (r result, err error) {
 
 func TestNights(t *testing.T) {
 	for _, overlap := range overlaps {
-		for _, n := range []int{1, 100, 2000} {
+		sizes := []int{1, 1100} // one page of 500, and several for several workers
+		if nightly.Is() {
+			sizes = []int{1, 100, 2000}
+		}
+		for _, n := range sizes {
 			t.Run(fmt.Sprintf("%s/%d", overlap, n), func(t *testing.T) {
 				r, err := cron(t, "-overlap", overlap, "-subscriptions", fmt.Sprint(n), "-orders", fmt.Sprint(n/10),
 					"-nights", "4")
@@ -55,15 +61,20 @@ func TestNights(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the command on Google's emulators if they are installed.
+// TestGoogle runs the command on Google's classic emulator if it is installed, and at night also on
+// the Firestore emulator.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
+			if name == "firestore" {
+				nightly.Leave(t)
+			}
 			t.Parallel()
-			_, err := cron(t, "-datastore", name, "-subscriptions", "300", "-orders", "60", "-nights", "2")
+			_, err := cron(t, "-datastore", name, "-subscriptions", fmt.Sprint(testflag.Size(t, 0, 100, 300)),
+				"-orders", "60", "-nights", "2")
 			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}

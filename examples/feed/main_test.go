@@ -22,6 +22,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
@@ -246,15 +247,20 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestGoogle writes feeds from Google's emulators if they are installed.
+// TestGoogle writes feeds from Google's Firestore emulator if it is installed, and at night also
+// from the classic emulator.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
+			if name == "google" {
+				nightly.Leave(t)
+			}
 			t.Parallel()
-			_, err := feed(t, "-datastore", name, "-merchants", "50", "-regions", "2")
+			_, err := feed(t, "-datastore", name, "-merchants", fmt.Sprint(testflag.Size(t, 0, 20, 50)), "-regions",
+				fmt.Sprint(testflag.Size(t, 0, 1, 2))) // each region has an emulator of its own
 			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}

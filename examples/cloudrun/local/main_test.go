@@ -18,6 +18,7 @@ import (
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/nightly"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -51,7 +52,7 @@ func TestLocal(t *testing.T) {
 		"two revisions, killed":  {"-rollout -kill 2", false},
 		"paused until none runs": {"-pause", false},
 		"refused":                {"-max-instances 2 -concurrency 4 -workers 24 -wait 50ms", false},
-		"timed out":              {"-max-instances 3 -concurrency 1 -timeout 1s -latency 40ms -entities 15000", false},
+		"timed out":              {"-max-instances 3 -concurrency 1 -timeout 1s -latency 40ms", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.night {
@@ -61,15 +62,16 @@ func TestLocal(t *testing.T) {
 				t.Skip("left out: no process can be stopped on this system")
 			}
 			t.Parallel()
-			c, err := parse(strings.Fields("-json -log -entities 30000 -idle 500ms "+c.args), io.Discard)
+			n := testflag.Size(t, 0, 12_000, 30_000) // each instance still has several pages
+			c, err := parse(strings.Fields(fmt.Sprint("-json -log -idle 500ms -entities ", n, " ", c.args)), io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.programs = []string{binary}
 			r := ran(t, c)
-			n := int64(c.entities)
-			if r.State != mapper.StateSucceeded || r.Entities != n || r.Processed != n || r.Failures != 0 ||
-				r.SumAfter-r.SumBefore != 10*n {
+			all := int64(n)
+			if r.State != mapper.StateSucceeded || r.Entities != all || r.Processed != all || r.Failures != 0 ||
+				r.SumAfter-r.SumBefore != 10*all {
 				t.Errorf("%+v", r)
 			}
 			if c.kill+r.TimedOut == 0 && r.Redone != 0 {

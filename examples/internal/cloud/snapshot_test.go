@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator/google"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/split"
 )
@@ -37,7 +38,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 func testSnapshot(t *testing.T, name string) {
-	const n = 1500
+	n := testflag.Size(t, 500, 500, 1500) // ten pages or more for the four workers
 	var mu sync.Mutex
 	seen := make(map[string]item)
 	read := mapper.Visit("read", func(_ context.Context, e *mapper.Entity[item], _ mapper.NoParams) error {
@@ -66,7 +67,7 @@ func testSnapshot(t *testing.T, name string) {
 			item{Group: fmt.Sprint(i % 3), N: i}
 		want[keys[i].String()] = items[i]
 	}
-	for i := 0; i < n; i += 500 {
+	for i := 0; i < n; i += 500 { // as many as a commit may have
 		if _, err := on.Client.PutMulti(t.Context(), keys[i:i+500], items[i:i+500]); err != nil {
 			t.Fatal(err)
 		}

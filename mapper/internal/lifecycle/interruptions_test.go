@@ -20,11 +20,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// interrupt calls by before each call of an act, one at a time. Then it repeats the act if it has
+// interrupt calls by before each call of an act that is chosen, one at a time. Then
+// it repeats the act if it has
 // failed, and lets the queue deliver. The result must be the same as without the interruption.
-func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
+func (a act) interrupt(w *trialWorld, how string, chosen func(at int) bool, by func(j *record.Job)) {
 	w.Helper()
 	for at, did := 0, true; did && at < 12; at++ { // at most 12, because later calls only enqueue tasks
+		if !chosen(at) {
+			continue
+		}
 		j := a.prepared(w, fmt.Sprintf("%s-%d", how, at))
 		var calls atomic.Int32
 		err := a.do(under(w.Context(), func(method string, call func() error) error {
@@ -56,7 +60,8 @@ func (a act) interrupt(w *trialWorld, how string, by func(j *record.Job)) {
 }
 
 // TestInterruptions interrupts the delivery of each task in three ways: the process is suspended
-// while the queue continues, the task is delivered twice, or the job is paused.
+// while the queue continues, the task is delivered twice, or the job is paused. By day, each call
+// is interrupted in one of these ways.
 func TestInterruptions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -84,15 +89,17 @@ func TestInterruptions(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inTrial(t, c.m, func(w *trialWorld) {
 				w.Portion.Records = 1 // a small limit, so that drafts are stored
-				c.interrupt(w, "stands-still", func(*record.Job) {
+				some := testflag.Part(w.T, 3)
+				at := func(way int) func(int) bool { return func(i int) bool { return some(i + way) } }
+				c.interrupt(w, "stands-still", at(0), func(*record.Job) {
 					w.must(w.Revive(w.Context()))
 					w.passes(10 * time.Minute)
 				})
-				c.interrupt(w, "twice", func(j *record.Job) {
+				c.interrupt(w, "twice", at(1), func(j *record.Job) {
 					go func() { _ = c.do(w.Context(), w, j) }()
 					synctest.Wait() // the second delivery may wait until the first one has ended
 				})
-				c.interrupt(w, "paused", func(j *record.Job) {
+				c.interrupt(w, "paused", at(2), func(j *record.Job) {
 					if err := w.Pause(w.Context(), j.Ref()); err != nil && !errors.Is(err, record.ErrState) {
 						w.Error(err)
 					}
