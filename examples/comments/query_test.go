@@ -232,7 +232,7 @@ func TestSameQueries(t *testing.T) {
 			}
 			found += min(1, len(want)/2)
 		}
-		if found < queries/4 || refused > queries/5 {
+		if found < queries/4 || refused > queries/10 {
 			t.Errorf("%d of %d queries found something, and %d were refused", found, queries, refused)
 		}
 	}

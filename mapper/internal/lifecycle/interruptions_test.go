@@ -20,9 +20,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// interrupt calls by before each call of an act that is chosen, one at a time. Then
-// it repeats the act if it has
-// failed, and lets the queue deliver. The result must be the same as without the interruption.
+// interrupt calls by before each chosen call of an act, one at a time. Then it repeats the act if
+// it has failed, and lets the queue deliver. The result must be the same as without the
+// interruption.
 func (a act) interrupt(w *trialWorld, how string, chosen func(at int) bool, by func(j *record.Job)) {
 	w.Helper()
 	for at, did := 0, true; did && at < 12; at++ { // at most 12, because later calls only enqueue tasks
