@@ -118,9 +118,9 @@ func TestShapes(t *testing.T) {
 }
 
 // TestOneTaskAProcess runs three shapes, or one outside of .ci/nightly, in processes that handle one
-// task at a time, so that a process sees the speed of only one task. If an engine takes this for the speed of the whole job,
-// it splits badly. In an earlier version, whose ranges did not record their speed, the shapes took
-// 2.2, 2.3 and 1.5 times their ideal times.
+// task at a time, so that a process sees the speed of only one task. If an engine takes this for the
+// speed of the whole job, it splits badly. In an earlier version, whose ranges did not record their
+// speed, the shapes took 2.2, 2.3 and 1.5 times their ideal times.
 func TestOneTaskAProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")

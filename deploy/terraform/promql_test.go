@@ -142,7 +142,8 @@ var engine = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(folder, "promql")
-	if out, err := exec.Command("go", "build", "-C", "promql", "-ldflags=-s", "-o", binary, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-C", "promql", "-ldflags=-s", "-o", binary, ".")
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %s", out)
 	}
 	return binary, nil
