@@ -24,6 +24,9 @@ func TestCost(t *testing.T) {
 	n := *entities
 	if n == 0 {
 		n = 20_000
+		if !nightly.Is() {
+			n = 10_000
+		}
 	}
 	t.Logf("%d entities, for a million:\n%-13s  %10s  %10s  %10s  %8s  %8s", n, "strategy", "reads", "writes",
 		"small ops", "task ops", "dollars")

@@ -38,7 +38,7 @@ func TestSmallJobs(t *testing.T) {
 			}
 			costs := []time.Duration{200 * time.Microsecond, base, 10 * base}
 			t.Run(fmt.Sprintf("%d of %d", n, every*n), func(t *testing.T) {
-				if every*n > 10_000 {
+				if every*n > 5000 {
 					nightly.Leave(t)
 				}
 				synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func BenchmarkWatchers(b *testing.B) {
 func watched(t *testing.T, n int) (calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEngine(t)
-		w.putAccounts(t, 3000)
+		w.putAccounts(t, 1000)
 		w.slow.Store(int64(time.Second))
 		job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
 		time.Sleep(3 * time.Second)

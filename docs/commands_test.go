@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/cloudstandin"
@@ -233,10 +235,11 @@ func installedGcloud(t *testing.T) (sdk, python string) {
 	return sdk, python
 }
 
-// askGcloud runs the script tree.py with the Python of the installed gcloud.
-func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
+// askGcloud runs the script tree.py with the Python of the installed gcloud. It returns the arguments
+// of commands, and what gcloud's own parser says against command lines.
+func askGcloud(t *testing.T, sdk, python string, commands []string, lines [][]string) (*cloudstandin.Tree, []string) {
 	t.Helper()
-	input, err := json.Marshal(question)
+	input, err := json.Marshal(map[string]any{"extract": commands, "parse": lines})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,22 +247,27 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "-S", script, sdk, mode)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "-S", script, sdk)
 	cmd.Dir = t.TempDir()
 	// The command lines name these files, and gcloud reads them when it parses its arguments.
 	if err := os.WriteFile(filepath.Join(cmd.Dir, "alarm.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd.Stdin = bytes.NewReader(input)
-	var errors bytes.Buffer
-	cmd.Stderr = &errors
+	var says bytes.Buffer
+	cmd.Stderr = &says
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, errors.Bytes())
+		t.Fatalf("%v\n%s", err, says.Bytes())
 	}
-	if err := json.Unmarshal(out, answer); err != nil {
+	var answer struct {
+		Extract cloudstandin.Tree
+		Parse   []string
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return &answer.Extract, answer.Parse
 }
 
 // placeholder matches a text in a command line that the reader has to replace: $NAME, and words
@@ -308,17 +316,6 @@ func TestInstalledGcloud(t *testing.T) {
 		writeCommands(t, sdk, python, lines)
 		return
 	}
-	var installed cloudstandin.Tree
-	askGcloud(t, sdk, python, "extract", slices.Sorted(maps.Keys(known.Commands)), &installed)
-	if installed.Version == known.Version && !reflect.DeepEqual(&installed, known) {
-		t.Error("gcloud says otherwise than internal/cloudstandin/tree.json; go test ./docs -run " +
-			"TestInstalledGcloud -args -gcloud writes it")
-	}
-	for path := range known.Commands {
-		if installed.Commands[path] == nil {
-			t.Errorf("gcloud %s has no command %s", installed.Version, path)
-		}
-	}
 	var args [][]string
 	for _, l := range lines {
 		words := slices.Clone(l.words[1:])
@@ -331,8 +328,16 @@ func TestInstalledGcloud(t *testing.T) {
 	for _, wrong := range wrongForGcloud {
 		args = append(args, strings.Fields(wrong))
 	}
-	var said []string
-	askGcloud(t, sdk, python, "parse", args, &said)
+	installed, said := askGcloud(t, sdk, python, slices.Sorted(maps.Keys(known.Commands)), args)
+	if installed.Version == known.Version && !reflect.DeepEqual(installed, known) {
+		t.Error("gcloud says otherwise than internal/cloudstandin/tree.json; go test ./docs -run " +
+			"TestInstalledGcloud -args -gcloud writes it")
+	}
+	for path := range known.Commands {
+		if installed.Commands[path] == nil {
+			t.Errorf("gcloud %s has no command %s", installed.Version, path)
+		}
+	}
 	for i, wrong := range wrongForGcloud {
 		if said[len(lines)+i] == "" {
 			t.Errorf("gcloud %s takes gcloud %s, and this repository does not", installed.Version, wrong)
@@ -366,8 +371,7 @@ func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 			}
 		}
 	}
-	var tree cloudstandin.Tree
-	askGcloud(t, sdk, python, "extract", slices.Sorted(maps.Keys(paths)), &tree)
+	tree, _ := askGcloud(t, sdk, python, slices.Sorted(maps.Keys(paths)), nil)
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "{\n\"version\": %q,\n\"global\": ", tree.Version)
 	write := func(v any) {
@@ -399,17 +403,25 @@ type scattermapCommand struct {
 	flags map[string]bool // by flag: whether it takes a value
 }
 
-// newScattermapHelp builds the command, and reads its help.
+// newScattermapHelp builds the command and reads its help, once for all tests.
 func newScattermapHelp(t *testing.T) *scattermapHelp {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "scattermap")
-	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/scattermap").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	h, err := readHelp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+var readHelp = sync.OnceValues(func() (_ *scattermapHelp, failed error) {
+	binary, err := cloudstandin.Program(context.Background(), "..", "./cmd/scattermap")
+	if err != nil {
+		return nil, err
 	}
 	ask := func(args ...string) string {
 		out, err := exec.Command(binary, args...).CombinedOutput()
 		if err != nil {
-			t.Fatalf("%q: %v\n%s", args, err, out)
+			failed = errors.Join(failed, fmt.Errorf("%q: %w\n%s", args, err, out))
 		}
 		return string(out)
 	}
@@ -428,8 +440,8 @@ func newScattermapHelp(t *testing.T) *scattermapHelp {
 		}
 		h.commands[m[1]] = c
 	}
-	return h
-}
+	return h, failed
+})
 
 // check checks a command line of scattermap. In a sentence, a command may lack its arguments.
 func (h *scattermapHelp) check(args []string, sentence bool) error {

@@ -20,7 +20,9 @@ import (
 
 func TestMain(m *testing.M) {
 	cloudstandin.Main() // this binary also replaces the programs that the page calls, such as gcloud
-	os.Exit(m.Run())
+	code := m.Run()
+	cloudstandin.Clean()
+	os.Exit(code)
 }
 
 // ways are the ways of deployment that the page describes, by the letters in its headings.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/cloudstandin"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -108,9 +108,9 @@ func TestMissingVariables(t *testing.T) {
 	for service, required := range map[string][]string{
 		"first": required, "service": append(slices.Clip(required), "TASKS_SERVICE_ACCOUNT"),
 	} {
-		program := filepath.Join(t.TempDir(), service)
-		if out, err := exec.Command("go", "build", "-o", program, "../examples/"+service).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+		program, err := cloudstandin.Program(t.Context(), "..", "./examples/"+service)
+		if err != nil {
+			t.Fatal(err)
 		}
 		for _, missing := range required {
 			c := exec.CommandContext(t.Context(), program)
@@ -145,9 +145,9 @@ func TestReadmeProgram(t *testing.T) {
 	if out, err := exec.Command("gofmt", "-l", source).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("it is not formatted: %s, %v", out, err)
 	}
-	program := filepath.Join(t.TempDir(), "first")
-	if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	program, err := cloudstandin.Program(t.Context(), "..", "./examples/first")
+	if err != nil {
+		t.Fatal(err)
 	}
 	e, err := emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	if err != nil {

@@ -62,7 +62,7 @@ func TestFoldersApart(t *testing.T) {
 		want, last := []string{"a/b/of somebody else"}, new(export.Manifest)
 		for id, run := range runs {
 			m, err := run.Wait(t.Context())
-			if err != nil || m.Export != id || m.Records != orders-24 || len(m.Files) != 2 {
+			if err != nil || m.Export != id || m.Records != orders-leftOut || len(m.Files) != 2 {
 				t.Fatalf("%+v, %v", m, err)
 			}
 			of := run.Folder + "/" + path.Dir(m.Files[0].Name)
@@ -201,7 +201,7 @@ func TestStartsAtOnce(t *testing.T) {
 				seen := make(map[string]bool)
 				for _, run := range runs {
 					m, err := run.Wait(t.Context())
-					if err != nil || m.Export != run.ID || m.Records != orders-24 {
+					if err != nil || m.Export != run.ID || m.Records != orders-leftOut {
 						t.Fatalf("%+v, %v", m, err)
 					}
 					seen[m.Run] = true

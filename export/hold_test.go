@@ -41,7 +41,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
-	}, &export.Options{Format: export.JSON, FileBytes: 60_000, MaxFiles: most,
+	}, &export.Options{Format: export.JSON, FileBytes: 26_000, MaxFiles: most,
 		Name: func(f export.File) string { return fmt.Sprintf("%d-of-%d.json", of(f).First, of(f).Total) },
 		Wrap: func(f export.File) (head, tail string) {
 			return fmt.Sprintf(`{"shard":%d,"of":%d,"records":[`, of(f).First, of(f).Total), "]}"
@@ -99,8 +99,8 @@ func TestHold(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(m.Files) != n || m.Records != orders-24 {
-				t.Errorf("%d files with %d records, want %d with %d", len(m.Files), m.Records, n, orders-24)
+			if len(m.Files) != n || m.Records != orders-leftOut {
+				t.Errorf("%d files with %d records, want %d with %d", len(m.Files), m.Records, n, orders-leftOut)
 			}
 			for i, f := range m.Files {
 				text, err := bucket.ReadAll(t.Context(), "held/"+f.Name)
@@ -137,7 +137,7 @@ func TestHoldRefused(t *testing.T) {
 		if n, err := x.Count(t.Context(), run); err == nil || !strings.Contains(err.Error(), "Options.MaxFiles is 2") {
 			t.Errorf("%d files, %v, want an error that names the maximum", n, err)
 		}
-		for files, want := range map[int]string{-1: "want 0 to 2", 3: "want 0 to 2", 1: "Options.FileBytes is 60000"} {
+		for files, want := range map[int]string{-1: "want 0 to 2", 3: "want 0 to 2", 1: "Options.FileBytes is 26000"} {
 			if err := x.Write(t.Context(), run, files, numbers{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("a Write of %d files: %v, want an error with %q", files, err, want)
 			}

@@ -300,52 +300,65 @@ func TestSchemaTypes(t *testing.T) {
 // failureOf exports one record, and returns the error of the failure, or "".
 func failureOf[R any](t *testing.T, format export.Format, record R) (failure string) {
 	t.Helper()
+	return failuresOf(t, record, format)[0]
+}
+
+// failuresOf exports one record in each of several formats, all in one world. It returns the error of
+// the failure in each format, or "".
+func failuresOf[R any](t *testing.T, record R, formats ...export.Format) []string {
+	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := must(export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (R,
-		error) {
-		return record, nil
-	},
-		&export.Options{Format: format, AllowFailures: true}))
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+	exports := make([]*export.Export[mapper.NoParams], len(formats))
+	var mappers []mapper.AnyMapper
+	for i, format := range formats {
+		exports[i] = must(export.New(fmt.Sprint("one-", i), bucket, func(context.Context, *mapper.Entity[order],
+			mapper.NoParams) (R, error) {
+			return record, nil
+		}, &export.Options{Format: format, AllowFailures: true}))
+		mappers = append(mappers, exports[i].Mappers()...)
+	}
+	said := make([]string, len(formats))
+	mappertest.Run(t, mappers, nil, func(t *testing.T, w *mappertest.Env) {
 		if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{}); err != nil {
 			t.Fatal(err)
 		}
-		run, err := startIn(t, w, x, "one", "f")
-		if err != nil {
-			t.Fatal(format, err)
-		}
-		if _, err = run.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		failures, _, err := run.Jobs()[0].FailuresPage(t.Context(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range failures {
-			failure = f.Error
+		for i, x := range exports {
+			run, err := startIn(t, w, x, fmt.Sprint("one-", i), fmt.Sprint("f-", i))
+			if err != nil {
+				t.Fatal(formats[i], err)
+			}
+			if _, err = run.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			failures, _, err := run.Jobs()[0].FailuresPage(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range failures {
+				said[i] = f.Error
+			}
 		}
 	})
-	return failure
+	return said
 }
 
 // failing checks that a record becomes a failure in the given formats, with an error that names the
 // field.
 func failing[R any](t *testing.T, record R, field string, formats ...export.Format) {
 	t.Helper()
-	for _, format := range formats {
-		if said := failureOf(t, format, record); !strings.Contains(said, "field "+field+": ") ||
-			strings.Contains(said, "secret") {
-			t.Errorf("%s: %T fails with %q, want an error that names the field %s", format, record, said, field)
+	for i, said := range failuresOf(t, record, formats...) {
+		if !strings.Contains(said, "field "+field+": ") || strings.Contains(said, "secret") {
+			t.Errorf("%s: %T fails with %q, want an error that names the field %s", formats[i], record, said, field)
 		}
 	}
 }
 
 func written[R any](t *testing.T, record R, formats ...export.Format) {
 	t.Helper()
-	for _, format := range formats {
-		if said := failureOf(t, format, record); said != "" {
-			t.Errorf("%s: %T fails with %q", format, record, said)
+	for i, said := range failuresOf(t, record, formats...) {
+		if said != "" {
+			t.Errorf("%s: %T fails with %q", formats[i], record, said)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func TestLatePlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkFiles(t, s, folder, m)
-		if plans < 3 || m.Records != orders-24 { // the two plans, and the list of the files
+		if plans < 3 || m.Records != orders-leftOut { // the two plans, and the list of the files
 			t.Errorf("%d looked whether the run was discarded; %+v", plans, m)
 		}
 	})
@@ -271,7 +271,7 @@ func TestMissingPart(t *testing.T) {
 		}
 		open.Store(true)
 		m, err := run.Wait(t.Context())
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("and ", orders-24, " were counted")) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("and ", orders-leftOut, " were counted")) {
 			t.Errorf("%+v, %v, want an error with the numbers of records", m, err)
 		}
 		if _, err := export.ReadManifest(t.Context(), s.Open(), folder); gcerrors.Code(err) != gcerrors.NotFound {

@@ -22,7 +22,7 @@ const walkService = "../../examples/quickstart"
 func startWalk(t *testing.T) (url string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "quickstart")
-	if out, err := exec.Command("go", "build", "-o", program, walkService).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s", "-o", program, walkService).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	c := exec.Command(program, "-address", "127.0.0.1:0")

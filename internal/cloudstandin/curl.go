@@ -184,7 +184,7 @@ func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	case strings.Join(cmd.Args, " ") == "mod tidy":
 		return c.tidy(cmd.Folder)
 	}
-	return reply{}, c.realGo(ctx, cmd.Folder, cmd.Args...)
+	return reply{}, realGo(ctx, cmd.Folder, cmd.Args...)
 }
 
 // tidy changes the go.mod of a module, so that the module uses the checkout of scattermap. It adds

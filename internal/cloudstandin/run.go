@@ -435,33 +435,67 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 // the checkout does not change meanwhile.
 var built struct {
 	sync.Mutex
-	binaries map[string][]byte
+	folder   string
+	binaries map[string]string // the path of each program, by the path of its package
 }
 
-// program builds a Go program into a file.
-func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
-	folder, own := c.source(folder)
-	if own {
-		return c.realGo(ctx, folder, "build", "-o", binary, pkg)
+// Program builds a Go program of the checkout, unless this process has built it before. It returns
+// the path of the program. A TestMain of a package that calls it must call [Clean] at its end.
+func Program(ctx context.Context, checkout, pkg string) (binary string, err error) {
+	checkout, err = filepath.Abs(checkout)
+	if err != nil {
+		return "", err
 	}
 	built.Lock()
 	defer built.Unlock()
-	key := filepath.Join(folder, pkg)
-	if built.binaries[key] == nil {
-		if err := c.realGo(ctx, folder, "build", "-o", binary, pkg); err != nil {
-			return err
-		}
-		content, err := os.ReadFile(binary)
-		if err != nil {
-			return err
-		}
-		if built.binaries == nil {
-			built.binaries = make(map[string][]byte)
-		}
-		built.binaries[key] = content
-		return nil
+	key := filepath.Join(checkout, pkg)
+	if binary := built.binaries[key]; binary != "" {
+		return binary, nil
 	}
-	return os.WriteFile(binary, built.binaries[key], 0o700)
+	if built.folder == "" {
+		if built.folder, err = os.MkdirTemp("", "cloudstandin-programs-"); err != nil {
+			return "", err
+		}
+		built.binaries = make(map[string]string)
+	}
+	binary = filepath.Join(built.folder, fmt.Sprint(len(built.binaries), "-", filepath.Base(pkg)))
+	if err := build(ctx, checkout, pkg, binary); err != nil {
+		return "", err
+	}
+	built.binaries[key] = binary
+	return binary, nil
+}
+
+// Clean removes the programs that this process has built.
+func Clean() {
+	built.Lock()
+	defer built.Unlock()
+	if built.folder != "" {
+		_ = os.RemoveAll(built.folder) // it is only a temporary folder
+	}
+	built.folder, built.binaries = "", nil
+}
+
+// build builds a Go program into a file, without the tables for debuggers. They would take half of
+// the time.
+func build(ctx context.Context, folder, pkg, binary string) error {
+	return realGo(ctx, folder, "build", "-ldflags=-s", "-o", binary, pkg)
+}
+
+// program builds a Go program into a file. For a program of the checkout, the file is a link.
+func (c *Cloud) program(ctx context.Context, folder, pkg, file string) error {
+	folder, own := c.source(folder)
+	if own {
+		return build(ctx, folder, pkg, file)
+	}
+	binary, err := Program(ctx, folder, pkg)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(binary, file)
 }
 
 // source returns the folder with the source that a command deploys. If the folder was cloned by the
@@ -475,7 +509,7 @@ func (c *Cloud) source(folder string) (source string, own bool) {
 }
 
 // realGo runs the real go command instead of the simulated one.
-func (c *Cloud) realGo(ctx context.Context, folder string, args ...string) error {
+func realGo(ctx context.Context, folder string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = folder
 	cmd.Env = append(slices.Clone(os.Environ()), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")

@@ -1,10 +1,9 @@
 """Asks an installed gcloud about its commands, without a network, for the tests of this package.
 
-usage: python3 -S tree.py SDK extract < ["tasks queues create", ...]
-       python3 -S tree.py SDK parse   < [["tasks", "list"], ...]
+usage: python3 -S tree.py SDK < {"extract": ["tasks queues create", ...], "parse": [["tasks", "list"], ...]}
 
-extract writes the arguments of commands as the file tree.json has them. parse has gcloud's own parser read command lines, and
-writes for each of them what the parser says against it, or "".
+It writes an object of two answers. "extract" has the arguments of commands, as the file tree.json has them. For "parse",
+gcloud's own parser reads command lines. The answer has for each of them what the parser says against it, or "".
 """
 
 import contextlib
@@ -14,7 +13,7 @@ import os
 import sys
 import tempfile
 
-sdk, mode = sys.argv[1:]
+sdk = sys.argv[1]
 sys.path[:0] = [os.path.join(sdk, 'lib'), os.path.join(sdk, 'lib', 'third_party')]
 os.environ['CLOUDSDK_CORE_DISABLE_PROMPTS'] = '1'
 
@@ -69,27 +68,25 @@ with tempfile.TemporaryDirectory() as folder:
     cli = gcloud_main.CreateCLI([])
     top = cli._TopElement()
     asked = json.load(sys.stdin)
-    if mode == 'extract':
-        hidden_flags = set()
-        everywhere = [a for a in top.ai.arguments if not hasattr(a, 'arguments')]
-        flags = [node(a) for a in everywhere if set(a.option_strings or []) & set(GLOBAL)]
-        hidden_flags = {f for a in everywhere for f in a.option_strings or []} | {'--trace-token'}
-        answer = {'version': config.CLOUD_SDK_VERSION, 'global': flags, 'commands': {}}
-        for path in asked:
-            command = find(path)
-            if command is not None and not command.is_group:
-                answer['commands'][path] = [n for n in map(node, command.ai.arguments) if n]
-    else:
-        answer = []
-        for line in asked:
-            said = io.StringIO()
-            try:
-                with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                    log.Reset(said, said)
-                    cli._CLI__parser.parse_args(line)
-                answer.append('')
-            except SystemExit:
-                answer.append(said.getvalue() or 'it ends')
-            except Exception as e:  # what a type says of a value
-                answer.append(str(e) or type(e).__name__)
-    json.dump(answer, sys.stdout)
+    hidden_flags = set()
+    everywhere = [a for a in top.ai.arguments if not hasattr(a, 'arguments')]
+    flags = [node(a) for a in everywhere if set(a.option_strings or []) & set(GLOBAL)]
+    hidden_flags = {f for a in everywhere for f in a.option_strings or []} | {'--trace-token'}
+    tree = {'version': config.CLOUD_SDK_VERSION, 'global': flags, 'commands': {}}
+    for path in asked['extract']:
+        command = find(path)
+        if command is not None and not command.is_group:
+            tree['commands'][path] = [n for n in map(node, command.ai.arguments) if n]
+    parsed = []
+    for line in asked['parse'] or []:
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                log.Reset(said, said)
+                cli._CLI__parser.parse_args(line)
+            parsed.append('')
+        except SystemExit:
+            parsed.append(said.getvalue() or 'it ends')
+        except Exception as e:  # what a type says of a value
+            parsed.append(str(e) or type(e).__name__)
+    json.dump({'extract': tree, 'parse': parsed}, sys.stdout)

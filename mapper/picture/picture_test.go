@@ -449,10 +449,10 @@ func TestPictureQueued(t *testing.T) {
 	})
 	mappertest.Run(t, []mapper.AnyMapper{credit, slow}, &mappertest.Options{Workers: 4},
 		func(t *testing.T, w *mappertest.Env) {
-			putAccounts(t, w, 10_000)
+			putAccounts(t, w, 4000)
 			all := mapper.Query{Kind: "Account"}
 			job, err := credit.Start(t.Context(), w.Engine, all, mapper.NoParams{},
-				&mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4})
+				&mapper.StartOptions{ID: "j", PageSize: 100, ExpectedWorkers: 4})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -492,14 +492,14 @@ func TestPictureQueued(t *testing.T) {
 			}
 			phase := mapper.PhaseProcessing
 			for n := 0; phase != mapper.PhaseQueued; n, phase = running() {
-				if time.Sleep(time.Second); n > 0 {
+				if time.Sleep(5 * time.Second); n > 0 {
 					t.Fatalf("%s: %d ranges are shown as running", phase, n)
 				}
 			}
 			if err := other.Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			for n := 0; n == 0; time.Sleep(100 * time.Millisecond) {
+			for n := 0; n == 0; time.Sleep(200 * time.Millisecond) {
 				n, _ = running()
 			}
 			if _, err := job.Wait(t.Context()); err != nil {
