@@ -578,7 +578,7 @@ func TestCollect(t *testing.T) {
 						t.Fatal(err)
 					}
 					letRun(t.Context(), w.Engine, job)
-				status, err := job.Wait(t.Context())
+					status, err := job.Wait(t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
