@@ -96,6 +96,7 @@ func cells(t *testing.T, page, job string) (cells, says string) {
 // TestStrips lists jobs in several states. Each job's strip must show which parts of its key space
 // are done, and where entities have failed.
 func TestStrips(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.putAccounts(t, 2000)
 	w.run(t, "good", `{"Amount": 1}`, mapper.StartOptions{PageSize: 100})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -11,8 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -53,10 +50,7 @@ func TestMain(m *testing.M) {
 	case asItIs:
 		main()
 	default:
-		flag.Parse()
-		if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-			_ = flag.Set("test.parallel", "8") // tests of processes mostly wait, so more of them run side by side
-		}
+		testflag.AtOnce(8)
 		googletest.Main(m)
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"runtime/debug"
+	"strconv"
 	"testing"
 	"time"
 
@@ -111,6 +113,16 @@ func SideBySide(t *testing.T) {
 	t.Helper()
 	if flag.Lookup("test.failfast").Value.String() != "true" {
 		t.Parallel()
+	}
+}
+
+// AtOnce lets n tests of a package run in parallel that call t.Parallel, unless the flag -parallel says
+// otherwise. It is for tests that mostly wait, for processes or browsers. The package's TestMain
+// calls it.
+func AtOnce(n int) {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = parallel.Value.Set(strconv.Itoa(n)) // any number is right
 	}
 }
 

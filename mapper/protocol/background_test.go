@@ -39,7 +39,7 @@ func TestBackground(t *testing.T) {
 				return h(ctx, req)
 			}
 			w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Interceptor: busy}}, m)
-			w.putAccounts(names(40_000))
+			w.putAccounts(names(30_000))
 			mean := func(d time.Duration) float64 { // the mean number of calls of the function at the same time
 				sum, n := int64(0), int64(0)
 				for end := time.Now().Add(d); time.Now().Before(end); n++ {
@@ -58,8 +58,8 @@ func TestBackground(t *testing.T) {
 			if got := mean(3 * time.Second); (got == 0) != background {
 				t.Errorf("background %v: %.1f pages at once in a pause", background, got)
 			}
-			time.Sleep(time.Minute)
-			got, phase := mean(50*time.Second), w.status(job).Phase
+			time.Sleep(45 * time.Second)
+			got, phase := mean(30*time.Second), w.status(job).Phase
 			if background && (got < 3 || got > 9 || phase != mapper.PhaseGivingWay) ||
 				!background && (got < 18 || phase == mapper.PhaseGivingWay) {
 				t.Errorf("background %v: %.1f pages at once, and it is %s", background, got, phase)

@@ -257,7 +257,7 @@ func downUntil(up time.Time, h http.Handler) http.Handler {
 func TestFailuresAndRetry(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	n := 3000 // enough failures that their list has several pages
+	n := 2600 // enough failures that their list has two pages
 	if testing.Short() {
 		n = 500
 	}

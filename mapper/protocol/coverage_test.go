@@ -305,6 +305,7 @@ func TestKeyOrder(t *testing.T) {
 // TestFanOutOnGoogle runs a job on emulators in which half of the entities, or none, have
 // __scatter__. On both, the job must start with several ranges, each of at least 50 entities.
 func TestFanOutOnGoogle(t *testing.T) {
+	t.Parallel()
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, addCredit)

@@ -37,18 +37,20 @@ func TestEachCallFails(t *testing.T) {
 	testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		for _, s := range stories {
-			for _, lose := range []bool{false, true} {
-				for at := int(seed % sparse); ; at += sparse {
-					failed := false // stays false also if -run leaves out the subtest
-					name := fmt.Sprintf("%s/call %d, answer lost %t", s.name, at, lose)
-					ok := t.Run(name, func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) { failed = tell(t, s, &failing{at: at, lose: lose}) })
-					})
-					if !ok || !failed {
-						break
+			t.Run(s.name, func(t *testing.T) {
+				testflag.SideBySide(t)
+				for _, lose := range []bool{false, true} {
+					for at := int(seed % sparse); ; at += sparse {
+						failed := false // stays false also if -run leaves out the subtest
+						ok := t.Run(fmt.Sprintf("call %d, answer lost %t", at, lose), func(t *testing.T) {
+							synctest.Test(t, func(t *testing.T) { failed = tell(t, s, &failing{at: at, lose: lose}) })
+						})
+						if !ok || !failed {
+							break
+						}
 					}
 				}
-			}
+			})
 		}
 	})
 }

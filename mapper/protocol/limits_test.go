@@ -437,9 +437,9 @@ func TestBudget(t *testing.T) {
 		budget mapper.Budget
 		like   bool // whether the case is similar to another one
 	}{
-		"operations":       {setOwner, mapper.Budget{Operations: 5000}, false},
-		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, true},
-		"both":             {setOwner, mapper.Budget{Operations: 1 << 40, Dollars: 0.004}, false},
+		"operations":       {setOwner, mapper.Budget{Operations: 5000}, true},
+		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, false},
+		"both":             {setOwner, mapper.Budget{Operations: 1 << 40, Dollars: 0.004}, true},
 		"others are put":   {copies, mapper.Budget{Operations: 9000}, false},
 		"others are read":  {lookups, mapper.Budget{Operations: 11_000}, false},
 		"nothing is put":   {visits, mapper.Budget{Operations: 4500}, false},

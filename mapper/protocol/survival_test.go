@@ -382,6 +382,7 @@ func TestLeftAlone(t *testing.T) {
 // TestLeftAloneOnGoogle does the same as TestLeftAlone on Google's emulators, with entities that
 // they accept.
 func TestLeftAloneOnGoogle(t *testing.T) {
+	t.Parallel()
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList,

@@ -419,6 +419,7 @@ func (r *relic) load(folder string) (found []string) {
 // the test with -old NAME to add a folder, and leave the others unchanged: see docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	testflag.Sequential(t)
+	t.Parallel()
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
 	}
