@@ -50,7 +50,7 @@ func TestLocal(t *testing.T) {
 		"killed":                 {"-term 1 -kill 2", true},
 		"two revisions":          {"-rollout", true},
 		"two revisions, killed":  {"-rollout -kill 2", false},
-		"paused until none runs": {"-pause", false},
+		"paused until none runs": {"-pause -max-instances 2 -concurrency 2", false}, // six pages in turn
 		"refused":                {"-max-instances 2 -concurrency 4 -workers 24 -wait 50ms", false},
 		"timed out":              {"-max-instances 3 -concurrency 1 -timeout 1s -latency 40ms", false},
 	} {
@@ -63,7 +63,9 @@ func TestLocal(t *testing.T) {
 			}
 			t.Parallel()
 			n := testflag.Size(t, 0, 12_000, 30_000) // each instance still has several pages
-			c, err := parse(strings.Fields(fmt.Sprint("-json -log -idle 500ms -entities ", n, " ", c.args)), io.Discard)
+			// Calls are slow, so that the job lasts until all has happened that the case says.
+			args := fmt.Sprint("-json -log -idle 500ms -latency 80ms -entities ", n, " ", c.args)
+			c, err := parse(strings.Fields(args), io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
