@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	lookEvery, topEvery = lookEvery/10, topEvery/10
 	os.Exit(m.Run())
 }
 

@@ -49,10 +49,12 @@ terminal.`,
 	return c
 }
 
+// topEvery is the time between two reads of the list. Tests make it shorter.
+var topEvery = 2 * time.Second
+
 const (
-	topEvery     = 2 * time.Second // the time between two reads of the list
-	mostStatuses = 20              // the largest number of unfinished jobs whose statuses are read
-	atOnce       = 4               // the number of statuses that are read at once
+	mostStatuses = 20 // the largest number of unfinished jobs whose statuses are read
+	atOnce       = 4  // the number of statuses that are read at once
 )
 
 // A top is the program of the command top, a tea.Model. It consists of the screen and the service

@@ -38,10 +38,11 @@ change. Of an export, it follows all three jobs. An interrupt ends the command, 
 	return c
 }
 
-// Constants of the command watch: how often the status is read and printed, and how long a service
-// may fail.
+// lookEvery is the time between two reads of the status by the command watch. Tests make it shorter.
+var lookEvery = time.Second
+
+// Constants of the command watch: how often the status is printed, and how long a service may fail.
 const (
-	lookEvery = time.Second
 	lineEvery = 10 * time.Second
 	patient   = time.Minute // how long a service may fail to answer, if it has answered before
 
