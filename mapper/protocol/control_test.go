@@ -570,7 +570,7 @@ func TestOperatorsDie(t *testing.T) {
 				t.Parallel()
 				step := 1
 				if *testflag.Seeds == 0 {
-					step = testflag.Size(t, 15, 15, 1) // of this many calls and answers, on average one has a mishap
+					step = testflag.Size(t, 20, 20, 1) // of this many calls and answers, on average one has a mishap
 				}
 				reached, after := true, rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {

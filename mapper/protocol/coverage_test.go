@@ -309,7 +309,7 @@ func TestFanOutOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, addCredit)
-			n := testflag.Size(t, 0, 2000, 3000)
+			n := testflag.Size(t, 0, 1200, 3000)
 			keys := names(n)
 			w.putAccounts(keys)
 			s := w.wait(w.start(10, nil))

@@ -729,6 +729,9 @@ func TestBudgetIsGivenBack(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.name == "is paused and resumed" {
+				night.Leave(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(4)}, steadyCredit), t.Context()
 				f := newFleet(w, 1, 3, steadyCredit)

@@ -33,7 +33,7 @@ var formFlag = flag.String("form", "",
 // TestSimulation runs jobs with all kinds of faults. After each job it checks that every account
 // was credited exactly once, and that the job's records prove it.
 func TestSimulation(t *testing.T) {
-	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 	})
