@@ -32,6 +32,11 @@ func built(t testing.TB) string {
 	return binary
 }
 
+func TestMain(m *testing.M) {
+	testflag.AtOnce(5) // the cases of TestLocal mostly wait
+	os.Exit(m.Run())
+}
+
 // TestLocal runs the service on this machine as Cloud Run would: over real sockets, with tokens,
 // and with starts and ends of instances.
 func TestLocal(t *testing.T) {
