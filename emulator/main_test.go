@@ -26,20 +26,21 @@ func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 	return client
 }
 
-// byDay leaves out Google's Firestore emulator by day. Package conformance also has this emulator.
-func byDay(t *testing.T, p google.Product) {
+// leaveFirestore leaves out Google's Firestore emulator in a usual run. Package conformance also
+// has this emulator.
+func leaveFirestore(t *testing.T, p google.Product) {
 	t.Helper()
 	if p == google.Firestore {
 		nightly.Leave(t)
 	}
 }
 
-// onEach runs a test on the embedded Datastore and on Google's emulators (see byDay).
+// onEach runs a test on the embedded Datastore and on Google's emulators (but see leaveFirestore).
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) { test(t, embedded(t, nil)) })
 	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, google.Classic)) })
 	t.Run("firestore", func(t *testing.T) {
-		byDay(t, google.Firestore)
+		leaveFirestore(t, google.Firestore)
 		test(t, googletest.Client(t, google.Firestore))
 	})
 }

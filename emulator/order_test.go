@@ -61,7 +61,7 @@ func TestKeyOrder(t *testing.T) {
 	seed := testflag.Seed(t)
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			byDay(t, p)
+			leaveFirestore(t, p)
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			rng := rand.New(rand.NewPCG(seed, 0))
 			// more than the 300 entities of a batch of results
@@ -130,7 +130,7 @@ func TestValueOrder(t *testing.T) {
 	}
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			byDay(t, p)
+			leaveFirestore(t, p)
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			for i, v := range values {
 				if _, isArray := v.([]any); isArray && p == google.Firestore {

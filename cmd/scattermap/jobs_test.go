@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -62,7 +60,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 // with certain tokens.
 func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	t.Helper()
-	server := httptest.NewServer(answersLate(newAPI(t, n, func(r *http.Request) (string, error) {
+	server := httptest.NewServer(newAPI(t, n, func(r *http.Request) (string, error) {
 		switch r.Header.Get("Authorization") {
 		case "Bearer good":
 			return "ann@example.com", nil
@@ -70,44 +68,12 @@ func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 			return "", auth.ErrForbidden
 		}
 		return "", auth.ErrUnauthenticated
-	}, more...)))
+	}, more...))
 	t.Cleanup(server.Close)
 	t.Setenv("SCATTERMAP_SERVICE", server.URL)
 	t.Setenv("SCATTERMAP_TOKEN", "good")
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // the test's user has not logged in
 	return server.URL
-}
-
-// watches is set while a command with the flag --watch runs in this process.
-var watches atomic.Bool
-
-// answersLate returns a handler that answers a command which watches a job only when the job no
-// longer runs. Otherwise each such command would wait for a second before its next look. TestWatch
-// and TestWalkthrough watch jobs that run.
-func answersLate(api http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || !watches.Load() {
-			api.ServeHTTP(w, r)
-			return
-		}
-		answer := httptest.NewRecorder()
-		api.ServeHTTP(answer, r)
-		var job mapper.Status
-		for json.Unmarshal(answer.Body.Bytes(), &job) == nil && job.ID != "" && r.Context().Err() == nil {
-			look := r.Clone(r.Context())
-			look.Method, look.Body, look.URL = http.MethodGet, http.NoBody, &url.URL{Path: "/jobs/" + job.ID}
-			now := httptest.NewRecorder()
-			api.ServeHTTP(now, look)
-			var status mapper.Status
-			if json.Unmarshal(now.Body.Bytes(), &status) != nil || status.State != mapper.StateRunning {
-				break
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		maps.Copy(w.Header(), answer.Header())
-		w.WriteHeader(answer.Code)
-		_, _ = w.Write(answer.Body.Bytes()) // fails if the command has ended
-	})
 }
 
 // newAPI returns the jobs API of a service with n accounts. It accepts the requests for which allow
@@ -184,8 +150,6 @@ func newQueue(t *testing.T, client *cloudtasks.Client, name string) *tasks.Queue
 // outputs and the exit code.
 func command(t *testing.T, typed string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	watches.Store(slices.Contains(args, "--watch") || slices.Contains(args, "-w"))
-	defer watches.Store(false)
 	var out, errs strings.Builder
 	err := run(t.Context(), args, strings.NewReader(typed), &out, &errs)
 	if err != nil {

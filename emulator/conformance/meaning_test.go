@@ -66,8 +66,8 @@ var taken = func() map[int32][]string {
 
 // TestMeanings writes values of all types with all meanings: as properties, as elements of arrays,
 // and in nested entities. It checks that the embedded Datastore refuses what Google's Firestore
-// emulator refuses, with the same message. Accepted values must be read back unchanged. By day, the
-// emulator gets each meaning in only one of these places.
+// emulator refuses, with the same message. Accepted values must be read back unchanged. In a
+// usual run, the emulator gets each meaning in only one of these places.
 func TestMeanings(t *testing.T) {
 	texts := make(map[string]string) // messages of the embedded Datastore, which runs first
 	for _, product := range []string{"embedded", "firestore"} {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and checks that its
-// process has ended afterwards. Both end in the same way, so that one is enough by day.
+// process has ended afterwards. Both end in the same way, so one is enough for a usual run.
 func TestGoogleEndsWithItsTest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

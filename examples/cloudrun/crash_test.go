@@ -160,7 +160,7 @@ func (f *fleet) died() int {
 }
 
 // TestKilledHandlers kills the processes of a job by SIGKILL repeatedly. Every account is credited
-// exactly once. By day, the jobs are on the embedded Datastore and on the classic emulator.
+// exactly once. A usual run has jobs on the embedded Datastore and on the classic emulator.
 func TestKilledHandlers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")

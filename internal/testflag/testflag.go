@@ -35,8 +35,8 @@ var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
-// Tests are many short-lived worlds, which take a tenth less of the processor's time if garbage is
-// collected less often. The environment variable GOGC goes before.
+// Tests make many short-lived worlds. They need up to a tenth less CPU time if garbage is collected
+// less often. If the environment variable GOGC is set, it stays in force.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -77,8 +77,8 @@ func Size(t testing.TB, short, usual, night int) int {
 }
 
 // Part chooses some of many similar cases by their numbers, such as the calls that fail one at a
-// time in a test. In .ci/nightly it chooses all. In other runs it chooses one in n, from a random
-// one on, which the flag -seed determines.
+// time in a test. In .ci/nightly it chooses all. In other runs it chooses every nth case. The seed
+// decides which case is the first.
 func Part(t testing.TB, n int) (chosen func(i int) bool) {
 	t.Helper()
 	if nightly.Is() {
@@ -116,9 +116,9 @@ func SideBySide(t *testing.T) {
 	}
 }
 
-// AtOnce lets n tests of a package run in parallel that call t.Parallel, unless the flag -parallel says
-// otherwise. It is for tests that mostly wait, for processes or browsers. The package's TestMain
-// calls it.
+// AtOnce sets how many tests that call t.Parallel run at the same time, unless the flag -parallel
+// does. It is for packages whose tests mostly wait for processes or browsers. The package's
+// TestMain calls it.
 func AtOnce(n int) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {

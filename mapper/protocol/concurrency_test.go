@@ -16,7 +16,7 @@ import (
 )
 
 // TestConcurrency runs a job with 10 workers, each with 50 concurrent calls of a function that
-// waits 100 ms. For 30,000 entities, the calls need 6 s. The job may take at most 1.1 times as
+// waits 100 ms. For 15,000 entities, the calls need 3 s. The job may take at most 1.1 times as
 // long.
 func TestConcurrency(t *testing.T) {
 	testflag.Sequential(t)

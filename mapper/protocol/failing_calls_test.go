@@ -56,8 +56,8 @@ func TestEachCallFails(t *testing.T) {
 	})
 }
 
-// ways returns in which ways the calls of a story fail: whether their answers are lost. A usual run,
-// of one seed, has one way for each story.
+// ways returns the ways in which the calls of a story fail: refused, or with a lost answer (true).
+// A usual run has one way for each story. The seed chooses it.
 func ways(story string, seed uint64) []bool {
 	if night.Is() || *testflag.Seeds > 0 {
 		return []bool{false, true}

@@ -224,7 +224,7 @@ func TestRamp(t *testing.T) {
 	})
 }
 
-// TestRampLater turns on the ramp when a job has run for an hour. The ramp must start at that time.
+// TestRampLater turns on the ramp when a job has run for 20 minutes. The ramp must start at that time.
 func TestRampLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")

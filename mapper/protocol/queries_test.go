@@ -319,7 +319,7 @@ func TestUnsharded(t *testing.T) {
 	}
 }
 
-// TestOneValue runs a job that is sharded by a property whose value is the same in 10,000 entities.
+// TestOneValue runs a job that is sharded by a property whose value is the same in 5,000 entities.
 func TestOneValue(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -349,7 +349,7 @@ func TestLostAnswersOfChanges(t *testing.T) {
 	})
 }
 
-// TestFewLines lets 700 entities fail, each five times. The log must have only a few lines about
+// TestFewLines lets 400 entities fail, each five times. The log must have only a few lines about
 // that. They must say how many entities have failed, and how many lines were left out.
 func TestFewLines(t *testing.T) {
 	if testing.Short() {

@@ -60,8 +60,8 @@ func (a act) interrupt(w *trialWorld, how string, chosen func(at int) bool, by f
 }
 
 // TestInterruptions interrupts the delivery of each task in three ways: the process is suspended
-// while the queue continues, the task is delivered twice, or the job is paused. By day, each call
-// is interrupted in one of these ways.
+// while the queue continues, the task is delivered twice, or the job is paused. In a usual run,
+// each call is interrupted in one of these ways.
 func TestInterruptions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -228,9 +228,10 @@ func is(what string, ok func(j *record.Job) bool) func(*trialWorld, *record.Job)
 	}
 }
 
-// tryAll runs each act several times, and makes another call fail each time. By day it skips every
-// second call of acts without helps. The act must return an error, unless the call is in helps.
-// When the act is repeated without a failure, the result must be the same as if no call had failed.
+// tryAll runs each act several times, and makes another call fail each time. A usual run skips
+// every second call of acts without helps. The act must return an error, unless the call is in
+// helps. When the act is repeated without a failure, the result must be the same as if no call had
+// failed.
 func tryAll(t *testing.T, m *function.Definition, acts []act) {
 	t.Helper()
 	for _, a := range acts {

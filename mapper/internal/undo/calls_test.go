@@ -70,7 +70,7 @@ func TestStories(t *testing.T) {
 
 // TestFailingCalls fails each call of an undo's page, one at a time. The page must fail with a
 // temporary error. Its next attempt must give the same result as without the failure, in the same
-// delivery and in another one. By day, every second of these calls fails.
+// delivery and in another one. In a usual run, every second of these calls fails.
 func TestFailingCalls(t *testing.T) {
 	testflag.Sequential(t)
 	for _, p := range stories {
@@ -216,8 +216,8 @@ func TestOldPast(t *testing.T) {
 }
 
 // TestClocks undoes a page in each story. The clocks of the processes that record the job's start
-// and its end are wrong. The result must be the same as with right clocks. By day, each story has
-// two of the six wrong pairs of clocks.
+// and its end are wrong. The result must be the same as with right clocks. In a usual run, each
+// story has two of the six wrong pairs of clocks.
 func TestClocks(t *testing.T) {
 	some := testflag.Part(t, 3)
 	for n, s := range stories {
