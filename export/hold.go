@@ -20,7 +20,7 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)
 	}
-	next, err := nextStage(ctx, r.engine, s, joinSuffix)
+	next, _, err := nextStage(ctx, r.engine, s, joinSuffix)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)

@@ -2,6 +2,7 @@ package export_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -11,7 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
@@ -28,13 +31,14 @@ import (
 // errDenied is the error of a refused call. Clients do not retry a call with this code.
 var errDenied = status.Error(codes.PermissionDenied, "the caller lacks a role")
 
-// A refuser refuses some calls that an export makes to its bucket and database.
+// A refuser refuses some calls that an export makes to its bucket, database and queue.
 type refuser struct {
 	refuses func(call string) bool // decides about a call by its name; never called concurrently
 	lost    bool                   // whether a refused call takes effect, so that only its answer is lost
 
 	mu     sync.Mutex
-	failed int // number of times that the test has found a job in the state failed
+	failed int           // number of times that the test has found a job in the state failed
+	took   time.Duration // from the start of the export to its end
 }
 
 func (r *refuser) do(call string, effect func() error) error {
@@ -71,9 +75,9 @@ func (r *refuser) bucket(c *testbucket.Call) error {
 	return r.do(of(c, c.Op+" "+runName.ReplaceAllString(c.Key, "run")), c.Effect)
 }
 
-// database is an interceptor that may refuse calls which read or write the records of exports:
-// parts, files, and jobs of later stages.
-func (r *refuser) database(
+// services is an interceptor that may refuse calls which read or write the records of exports
+// (parts, files, and jobs of later stages), or which create tasks.
+func (r *refuser) services(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
@@ -96,10 +100,17 @@ func (r *refuser) database(
 			about = append(about, fmt.Sprint(kind.GetName(), req.GetQuery().GetFilter(),
 				string(req.GetQuery().GetStartCursor())))
 		}
+	case *cloudtaskspb.CreateTaskRequest:
+		var body struct{ Job, Range string }
+		_ = json.Unmarshal(req.GetTask().GetHttpRequest().GetBody(), &body)
+		return r.do(of(ctx, fmt.Sprint(newTask, path.Base(req.GetTask().GetHttpRequest().GetUrl()), " ", body.Job, " ",
+			body.Range)), effect)
 	case *pb.CommitRequest:
 		for _, m := range req.Mutations {
-			if k := m.GetUpsert().GetKey(); k != nil {
-				add(k)
+			for _, e := range []*pb.Entity{m.GetInsert(), m.GetUpsert()} {
+				if k := e.GetKey(); k != nil {
+					add(k)
+				}
 			}
 			if k := m.GetDelete(); k != nil {
 				add(k)
@@ -115,6 +126,8 @@ func (r *refuser) database(
 	}
 	return r.do(of(ctx, path.Base(method)+" "+strings.Join(about, ", ")), effect)
 }
+
+const newTask = "CreateTask "
 
 // oncePerCall returns a function that refuses the first call of each name.
 func oncePerCall(seen map[string]bool) func(call string) bool {
@@ -162,8 +175,9 @@ func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string
 	s := testbucket.New()
 	s.Hook = r.bucket
 	x := newExport(s.Open(), o)
-	runWith(t, x.Mappers(), once, r.database, func(t *testing.T, client *datastore.Client, d *deployed) {
+	runWith(t, x.Mappers(), once, r.services, func(t *testing.T, client *datastore.Client, d *deployed) {
 		putFew(t, client, 40)
+		begun := time.Now()
 		run, err := tryFew(t.Context(), d, x, false)
 		for n := 0; err != nil && n < 10; n++ {
 			run, err = tryFew(t.Context(), d, x, false)
@@ -186,6 +200,7 @@ func testRefused(t *testing.T, o *export.Options, r *refuser) (contents []string
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.took = time.Since(begun)
 		checkFiles(t, s, folder, m)
 		wantNoRecords(t, client)
 		contents = contentsOf(s)
@@ -250,7 +265,7 @@ func TestEachRefusedCall(t *testing.T) {
 	o := &export.Options{Files: 2}
 	want, _ := testRefused(t, o, &refuser{refuses: func(string) bool { return false }})
 	step := testflag.Size(t, 3, 3, 1)
-	for k := int(testflag.Seed(t) % uint64(step)); k < 200; k += step {
+	for k := int(testflag.Seed(t) % uint64(step)); k < 300; k += step {
 		n, refused := 0, ""
 		r := &refuser{refuses: func(call string) bool {
 			if n++; n == k+1 {
@@ -265,12 +280,16 @@ func TestEachRefusedCall(t *testing.T) {
 		if r.failed > 0 {
 			t.Errorf("after %s was refused once, a job has failed", refused)
 		}
+		if strings.HasPrefix(refused, newTask) && r.took > time.Minute {
+			t.Errorf("after %s was refused once, the export took %s, as if only a sweep had created the task",
+				refused, r.took)
+		}
 		if !slices.Equal(got, want) || m.Records != 36 || m.Coverage == nil {
 			t.Errorf("after %s was refused, the manifest is %+v, and in the bucket are %q, want %q", refused, m, got,
 				want)
 		}
 	}
-	t.Error("it makes more than 200 calls")
+	t.Error("it makes more than 300 calls")
 }
 
 // TestRefusedLateRetry retries a failed entity after the files are written. The call that checks
@@ -287,7 +306,7 @@ func TestRefusedLateRetry(t *testing.T) {
 		}
 		return line(e.Value), nil
 	}, &export.Options{AllowFailures: true}))
-	runWith(t, x.Mappers(), once, r.database, func(t *testing.T, client *datastore.Client, d *deployed) {
+	runWith(t, x.Mappers(), once, r.services, func(t *testing.T, client *datastore.Client, d *deployed) {
 		putFew(t, client, 40)
 		run := startFew(t, d, x, false)
 		m, err := run.Wait(t.Context())
@@ -450,7 +469,7 @@ func TestRefusedOperations(t *testing.T) {
 			w := &world{refuser: &refuser{refuses: func(string) bool { return false }}, store: testbucket.New()}
 			w.store.Hook = w.bucket
 			w.x = newExport(w.store.Open(), &export.Options{Files: 2})
-			runWith(t, w.x.Mappers(), once, w.database, func(t *testing.T, client *datastore.Client, d *deployed) {
+			runWith(t, w.x.Mappers(), once, w.services, func(t *testing.T, client *datastore.Client, d *deployed) {
 				w.T, w.client, w.d = t, client, d
 				putFew(t, client, 40)
 				test(w)

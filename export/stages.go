@@ -72,7 +72,7 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry of the failures ends with another call of plan
 	}
-	next, err := nextStage(ctx, e, s, joinSuffix)
+	next, err := begunStage(ctx, e, x.joins, joinSuffix, s)
 	switch {
 	case err != nil:
 		return err
@@ -116,16 +116,39 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// nextStage returns the parameters of the next stage's job, or nil if there is no such job. If the
-// job exists, an earlier attempt has started it, and may have deleted what this attempt would read.
-// The parameter suffix is the end of that job's ID. If the job belongs to another run, nextStage
-// returns an error: this attempt is late, or another export has used the ID.
-func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
-	status, err := e.Job(s.Export + suffix).Status(ctx)
-	if errors.Is(err, mapper.ErrNoSuchJob) {
-		return nil, nil
+// begunStage does the same as nextStage. If the next stage's job m runs, it also starts the job
+// again, which makes sure that the job has tasks. An earlier attempt may have died before it
+// enqueued them.
+func begunStage(
+	ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage,
+) (*stage, error) {
+	next, status, err := nextStage(ctx, e, s, suffix)
+	if err != nil || next == nil || status.State != mapper.StateRunning {
+		return next, err
 	}
-	next := new(stage)
+	opts := status.Settings
+	opts.Queue = status.Queue
+	_, err = m.Start(names.Owning(ctx), e, status.Query, *next, &opts)
+	for _, final := range []error{mapper.ErrIDTaken, mapper.ErrInvalidArgument, mapper.ErrWrongQueue} {
+		if errors.Is(err, final) { // another build has started it; a sweep also finds a job without tasks
+			return next, nil
+		}
+	}
+	return next, err
+}
+
+// nextStage returns the parameters and the status of the next stage's job, or nil if there is no
+// such job. If the job exists, an earlier attempt has started it, and may have deleted what this
+// attempt would read. The parameter suffix is the end of that job's ID. If the job belongs to
+// another run, nextStage returns an error: this attempt is late, or another export has used the ID.
+func nextStage(
+	ctx context.Context, e *mapper.Engine, s stage, suffix string,
+) (next *stage, status *mapper.Status, err error) {
+	status, err = e.Job(s.Export + suffix).Status(ctx)
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		return nil, nil, nil
+	}
+	next = new(stage)
 	if err == nil {
 		err = json.Unmarshal(status.Params, next)
 	}
@@ -133,7 +156,7 @@ func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*
 		err = mapper.Permanent(fmt.Errorf("job %s belongs to another run, %q: clean it up, and resume this one",
 			status.ID, next.Run))
 	}
-	return next, err
+	return next, status, err
 }
 
 // checkNames returns an error if two files have the same name, or if a file has a name that the
@@ -335,7 +358,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 		return nil // a retry of the failures ends with another call of list
 	}
 	e := mapper.EngineFromContext(ctx)
-	if next, err := nextStage(ctx, e, s, deleteSuffix); next != nil || err != nil {
+	if next, err := begunStage(ctx, e, x.deletes, deleteSuffix, s); next != nil || err != nil {
 		return err
 	}
 	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {

@@ -57,7 +57,7 @@ func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body stri
 	runWith(t, mappers, ask, nil, test)
 }
 
-// runWith does the same as runAsked, and passes the engine's calls of the database to an
+// runWith does the same as runAsked, and passes the engine's calls of the database, and the calls of the queue, to an
 // interceptor. The test's own client does not have the interceptor.
 func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int,
 	intercept grpc.UnaryClientInterceptor, test func(t *testing.T, client *datastore.Client, d *deployed)) {
@@ -75,10 +75,14 @@ func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body strin
 				t.Fatal(err)
 			}
 		}
+		var opts []option.ClientOption
+		if intercept != nil {
+			opts = append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))
+		}
 		client, err := em.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 		must(err)
 		t.Cleanup(func() { client.Close() })
-		queues, err := em.TasksClient(t.Context())
+		queues, err := em.TasksClient(t.Context(), opts...)
 		must(err)
 		t.Cleanup(func() { queues.Close() })
 		_, err = queues.CreateQueue(t.Context(),
@@ -90,8 +94,7 @@ func runWith(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body strin
 		must(err)
 		served := client
 		if intercept != nil {
-			served, err = em.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
-				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))
+			served, err = em.DatastoreClient(t.Context(), "test", append(opts, mapper.ClientOption())...)
 			must(err)
 			t.Cleanup(func() { served.Close() })
 		}
