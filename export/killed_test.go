@@ -120,14 +120,20 @@ type crew struct {
 	place string
 	rng   *rand.Rand
 
-	// the workers that get a delivery of the job that joins files, so that the test can kill them
-	// then
-	joins chan *worker
+	// kill orders: a worker to kill at once, because it gets a delivery of the job that joins files;
+	// nil for any worker, a moment later
+	doomed chan *worker
 
-	mu    sync.Mutex
-	all   []*worker
-	kills int
+	mu            sync.Mutex
+	all           []*worker
+	next          int // in how many deliveries any worker is killed
+	orders, joins int // kill orders, and how many of them were for workers that joined files
+	kills         int // workers that were killed
 }
+
+// The most kill orders, and the most of them for workers that join files. With more, unlucky entities
+// seem to be deadly, and wait longer and longer for their next attempt.
+const mostOrders, mostJoins = 12, 3
 
 type worker struct {
 	cmd   *exec.Cmd
@@ -169,36 +175,51 @@ func (w *worker) end() {
 	w.stdin.Close()
 }
 
+// ServeHTTP sends a delivery to a random worker. Deliveries give the orders to kill, not the clock:
+// a delivery waits until the test takes its order. So workers are killed however fast the job is.
 func (c *crew) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	c.mu.Lock()
-	w := c.all[c.rng.IntN(len(c.all))]
-	c.mu.Unlock()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		rw.WriteHeader(http.StatusBadGateway)
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	if bytes.Contains(body, []byte(`"orders-join"`)) {
+	w, order, kill := c.choose(bytes.Contains(body, []byte(`"orders-join"`)))
+	if kill {
 		select {
-		case c.joins <- w:
-		default:
+		case c.doomed <- order:
+		case <-r.Context().Done():
 		}
 	}
 	w.proxy.ServeHTTP(rw, r)
 }
 
-// any returns a random worker.
-func (c *crew) any() *worker {
+// choose returns a worker for a delivery, and whether the delivery gives a kill order.
+func (c *crew) choose(join bool) (w, order *worker, kill bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.all[c.rng.IntN(len(c.all))]
+	w = c.all[c.rng.IntN(len(c.all))]
+	if join && c.joins < mostJoins {
+		c.joins++
+		c.orders++
+		return w, w, true
+	}
+	if c.next--; c.next > 0 || c.orders >= mostOrders {
+		return w, nil, false
+	}
+	c.orders++
+	c.next = 2 + c.rng.IntN(4)
+	return w, nil, true
 }
 
-// kill kills a worker, if it still runs, and starts another one.
+// kill kills a worker, if it still runs, and starts another one. It kills any worker if old is nil.
 func (c *crew) kill(old *worker) {
 	c.mu.Lock()
 	i := slices.Index(c.all, old)
+	if old == nil {
+		i = c.rng.IntN(len(c.all))
+		old = c.all[i]
+	}
 	c.mu.Unlock()
 	if i < 0 {
 		return
@@ -234,7 +255,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := testflag.Rand(t)
-	c := &crew{t: t, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), joins: make(chan *worker)}
+	c := &crew{t: t, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), doomed: make(chan *worker)}
 	front := httptest.NewServer(c)
 	defer front.Close()
 	dir := t.TempDir()
@@ -264,7 +285,6 @@ func TestKilled(t *testing.T) {
 		m, err = run.Wait(t.Context())
 		done <- err
 	}()
-	atJoins := 0
 	for ended := false; !ended; {
 		select {
 		case err := <-done:
@@ -272,21 +292,17 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			ended = true
-		case w := <-c.joins: // this worker has just started to join a file
-			if atJoins < 10 {
-				c.kill(w)
-				atJoins++
+		case w := <-c.doomed:
+			if w == nil {
+				time.Sleep(time.Duration(20+rng.IntN(100)) * time.Millisecond)
 			}
-		case <-time.After(time.Duration(100+rng.IntN(200)) * time.Millisecond):
-			if c.kills < 40 {
-				c.kill(c.any())
-			}
+			c.kill(w)
 		}
 	}
-	t.Logf("%d processes were killed, %d of them while files were joined", c.kills, atJoins)
+	t.Logf("%d processes were killed, up to %d of them while files were joined", c.kills, c.joins)
 	checkRecords(t, bucket, m)
 	checkTidy(t, engine.Client(), bucket, m)
-	if len(m.Files) < 2 || c.kills < 5 || atJoins == 0 {
+	if len(m.Files) < 2 || c.kills < 3 || c.joins == 0 {
 		t.Errorf("%d files, and %d processes were killed", len(m.Files), c.kills)
 	}
 }
