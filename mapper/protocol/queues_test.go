@@ -731,3 +731,41 @@ func TestQueueUnread(t *testing.T) {
 		w.wait(job) // reads again
 	})
 }
+
+// TestQueueRefuses refuses all new tasks of a running job for hours, as Cloud Tasks does without a
+// role. Pages are not at fault, so none may count as refused, and the job must not fail. Once the
+// role is back, the job must end by itself.
+func TestQueueRefuses(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.PermissionDenied, codes.InvalidArgument} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var refuses atomic.Bool
+				var refused atomic.Int64
+				w := newWorld(t, setting{queue: few(4), emulator: emulator.Options{Interceptor: func(ctx context.Context,
+					req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					if _, ok := req.(*cloudtaskspb.CreateTaskRequest); ok && refuses.Load() {
+						refused.Add(1)
+						return nil, status.Error(code, "no")
+					}
+					return handler(ctx, req)
+				}}}, slowCredit)
+				keys := names(200)
+				w.putAccounts(keys)
+				job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{ID: "j", PageSize: 5, ExpectedWorkers: 3})
+				w.must(err)
+				refuses.Store(true)
+				time.Sleep(3 * time.Hour)
+				refuses.Store(false)
+				if status, err := job.Status(t.Context()); err != nil || status.State == mapper.StateFailed ||
+					strings.Contains(status.Bottleneck+status.Error, "refused") || refused.Load() == 0 {
+					t.Errorf("after %d refusals: %+v, %v", refused.Load(), status, err)
+				}
+				w.wait(job)
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
+}

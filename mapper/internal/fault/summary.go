@@ -36,6 +36,8 @@ func Summary(err error) string {
 		return r.Summary
 	case errors.As(err, &f):
 		return f.Error()
+	case status.Code(err) != codes.Unknown && ofQueue(err):
+		return "Cloud Tasks answers " + status.Code(err).String()
 	case status.Code(err) != codes.Unknown:
 		return "the database answers " + status.Code(err).String()
 	}

@@ -25,6 +25,7 @@ func TestSummary(t *testing.T) {
 		"the finalizer failed": fmt.Errorf("secret: %w",
 			Summarized("the finalizer failed", Permanent(secret))),
 		"the database answers NotFound":      fmt.Errorf("secret: %w", status.Error(codes.NotFound, "secret")),
+		"Cloud Tasks answers NotFound":       queueError{status.Error(codes.NotFound, "secret")},
 		"an error that the job's record has": secret,
 	} {
 		if got := Summary(err); got != want {

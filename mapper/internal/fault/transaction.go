@@ -20,7 +20,7 @@ func (r CommitRefusal) Unwrap() error { return r.err }
 // entities, or was too slow.
 func Contended(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || status.Code(err) == codes.Aborted ||
-		status.Code(err) == codes.InvalidArgument && !Refused(err)
+		status.Code(err) == codes.InvalidArgument && !Refused(err) && !ofQueue(err)
 }
 
 // AsCommitRefusal turns the error of a transaction into a CommitRefusal if the database has
@@ -33,11 +33,15 @@ func AsCommitRefusal(err error) error {
 }
 
 // Refused reports whether the function or the database has rejected the work. Then a retry of the
-// same work does not help. All other errors are temporary.
+// same work does not help. All other errors are temporary, and so is every error of Cloud Tasks: it
+// says nothing about the work.
 func Refused(err error) bool {
 	var r Refusal
 	if errors.As(err, &r) {
 		return true
+	}
+	if ofQueue(err) {
+		return false
 	}
 	switch status.Code(err) {
 	case codes.InvalidArgument:
@@ -47,6 +51,15 @@ func Refused(err error) bool {
 		return true
 	}
 	return false
+}
+
+// ofQueue reports whether an error of package tasks says that a call of Cloud Tasks has failed.
+func ofQueue(err error) bool {
+	var of interface {
+		error
+		Queue() string
+	}
+	return errors.As(err, &of)
 }
 
 // transactionGone matches the texts of errors which mean that a transaction is over. Either it took

@@ -2,12 +2,19 @@ package fault
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
+
+// A queueError is like the errors of package tasks.
+type queueError struct{ error }
+
+func (queueError) Queue() string   { return "q" }
+func (e queueError) Unwrap() error { return e.error }
 
 // TestTransactionErrors checks how errors of transactions are classified, with the texts of
 // production and of Google's emulators.
@@ -28,6 +35,9 @@ func TestTransactionErrors(t *testing.T) {
 		{status.Error(codes.FailedPrecondition, "no matching index found."), false, true, false},
 		{status.Error(codes.Unavailable, "connection refused"), false, false, false},
 		{status.Error(codes.DeadlineExceeded, "too late"), false, false, false},
+		{queueError{status.Error(codes.PermissionDenied, "no")}, false, false, false},
+		{fmt.Errorf("enqueue: %w", queueError{status.Error(codes.InvalidArgument, "no")}), false, false, false},
+		{Refusal{Cause: queueError{errBusy}}, false, true, false},
 		{Refusal{Cause: errBusy}, false, true, false},
 		{errBusy, false, false, false},
 	} {
