@@ -123,6 +123,7 @@ type crew struct {
 	// kill orders: a worker to kill at once, because it gets a delivery of the job that joins files;
 	// nil for any worker, a moment later
 	doomed chan *worker
+	over   chan struct{} // closed when the test takes no more orders
 
 	mu            sync.Mutex
 	all           []*worker
@@ -188,7 +189,7 @@ func (c *crew) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if kill {
 		select {
 		case c.doomed <- order:
-		case <-r.Context().Done():
+		case <-c.over:
 		}
 	}
 	w.proxy.ServeHTTP(rw, r)
@@ -255,9 +256,11 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := testflag.Rand(t)
-	c := &crew{t: t, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), doomed: make(chan *worker)}
+	c := &crew{t: t, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), doomed: make(chan *worker),
+		over: make(chan struct{})}
 	front := httptest.NewServer(c)
 	defer front.Close()
+	defer close(c.over)
 	dir := t.TempDir()
 	c.place = strings.Join([]string{e.DatastoreAddr(), e.TasksAddr(), dir, front.URL + "/mapper/"}, " ")
 	for range 2 {
