@@ -735,7 +735,7 @@ func TestQueueUnread(t *testing.T) {
 
 // TestQueueRefuses refuses one new task of a running job, or all for hours, as Cloud Tasks does
 // without a role. Pages are not at fault, so none may count as refused, and the job must not fail.
-// Once the role is back, the job must end by itself.
+// Once the role is back, the job must end without help.
 func TestQueueRefuses(t *testing.T) {
 	t.Parallel()
 	for code, most := range map[codes.Code]int64{codes.InvalidArgument: 1, codes.PermissionDenied: math.MaxInt64} {
