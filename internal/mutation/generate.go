@@ -43,6 +43,7 @@ var Targets = []Target{
 	{Name: "wire", Dir: "mapper/internal/wire"},
 	{Name: "gate", Dir: "mapper/internal/gate"},
 	{Name: "page", Dir: "mapper/internal/page"},
+	{Name: "pace", Dir: "mapper/internal/pace"},
 }
 
 // A Mutant is one fault: a change of one condition or one statement.

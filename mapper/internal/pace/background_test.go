@@ -65,34 +65,40 @@ func TestBackgroundFloor(t *testing.T) {
 			b.Note(minute.Add(time.Duration(second*float64(time.Second))), took, 1)
 		}
 	}
-	check := func(when string, want time.Duration) {
+	check := func(when string, want time.Duration, pauses, probes int) {
 		t.Helper()
-		if got := time.Duration(math.Exp(b.floor.mean) * 1e9); (got - want).Abs() > time.Millisecond {
+		if got := time.Duration(math.Exp(b.floor.mean) * 1e9); (got - want).Abs() > time.Millisecond/10 {
 			t.Errorf("%s: the floor is %v, want %v", when, got, want)
+		}
+		if b.pauses != pauses || b.probes != probes {
+			t.Errorf("%s: it comes from %d pauses, and %d probes were compared to it", when, b.pauses, b.probes)
 		}
 	}
 	at(30, 50*time.Millisecond, 8)
-	check("beside a page", 50*time.Millisecond)
+	check("beside a page", 50*time.Millisecond, 0, 0)
 	at(60.5, time.Second, 30) // the pages from before the pause are ending
-	at(62, 20*time.Millisecond, 30)
-	at(64.5, time.Second, 30) // the first pages after the pause are starting
+	at(61, 20*time.Millisecond, 8)
+	at(64, time.Second, 31) // the first pages after the pause are starting
+	at(64.5, time.Second, 30)
+	at(65, 30*time.Millisecond, 1)
 	at(66, 30*time.Millisecond, 1)
-	check("after a pause", 20*time.Millisecond)
-	at(122, 20*time.Millisecond, 7)
+	check("after a pause", 20*time.Millisecond, 1, 2)
+	at(122, 40*time.Millisecond, 7)
 	at(126, 20*time.Millisecond, 1)
-	check("after a pause with few probes", 20*time.Millisecond)
+	check("after a pause with few probes", 20*time.Millisecond, 1, 3)
 	at(182, 21*time.Millisecond, 30)
 	at(186, 30*time.Millisecond, 1)
-	check("after the second pause", 21*time.Millisecond)
+	check("after the second pause", 21*time.Millisecond, 2, 4)
 	at(242, 22*time.Millisecond, 30)
 	at(246, 30*time.Millisecond, 1)
-	check("after a pause that differs by chance", 21500*time.Microsecond)
+	at(247, 30*time.Millisecond, 1)
+	check("after a pause that differs by chance", 21500*time.Microsecond, 3, 6)
 	at(302, 60*time.Millisecond, 30)
 	at(306, 90*time.Millisecond, 1)
-	check("others slow the database down", 60*time.Millisecond)
-	b.Start(minute.Add(6 * time.Minute))
-	check("after a short time without jobs", 60*time.Millisecond)
-	b.Start(minute.Add(8 * time.Minute))
+	check("others slow the database down", 60*time.Millisecond, 4, 7)
+	b.Start(minute.Add(306*time.Second + forgetFor))
+	check("after a short time without jobs", 60*time.Millisecond, 4, 7)
+	b.Start(minute.Add(306*time.Second + forgetFor + 1))
 	if b != (Background{}) {
 		t.Errorf("after minutes without a probe: %+v, want nothing", b)
 	}
@@ -133,6 +139,168 @@ func TestBackgroundProbes(t *testing.T) {
 	}
 	if n < 600 || n > 720 || inPauses < 250 {
 		t.Errorf("%d probes in ten minutes, %d of them in pauses; want about one a second", n, inPauses)
+	}
+}
+
+// TestPauses checks when pages pause, and when the next probe is made.
+func TestPauses(t *testing.T) {
+	minute, ms := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC), time.Millisecond
+	for _, c := range []struct {
+		since  time.Duration // since the start of the minute
+		pauses bool
+		next   time.Duration
+		starts time.Duration // the same until the limit is found
+	}{
+		{0, true, time.Second, time.Second}, {400 * ms, true, 600 * ms, 600 * ms},
+		{time.Second, true, 100 * ms, 100 * ms},
+		{pauseFor - 1, true, 100 * ms, 100 * ms}, {pauseFor, false, time.Second, time.Second},
+		{4600 * ms, false, 400 * ms, 400 * ms}, {5 * time.Second, false, 1500 * ms, 200 * ms},
+		{59 * time.Second, false, 1500 * ms, 200 * ms}, {59900 * ms, false, 1100 * ms, 200 * ms},
+	} {
+		now, found, b := minute.Add(c.since), Background{found: true}, Background{}
+		if found.Pauses(now) != c.pauses || found.NextProbe(now) != c.next || b.NextProbe(now) != c.starts {
+			t.Errorf("%v after the minute: pauses %v, the next probe after %v, or %v at the start", c.since,
+				found.Pauses(now), found.NextProbe(now), b.NextProbe(now))
+		}
+	}
+}
+
+// TestBackgroundAdjust checks how a probe changes the limit of ten pages.
+func TestBackgroundAdjust(t *testing.T) {
+	target := math.Log1p(targetRise)
+	change := func(excess, n float64) float64 { return 10 * math.Exp(n*gain*(target-excess)) }
+	for _, c := range []struct {
+		name           string
+		b              Background
+		excess, wanted float64
+		limit          float64
+		want           Background // the number of probes, found and the means
+	}{
+		{
+			name: "four probes prove an overload", b: Background{found: true, probes: 3, soon: 1}, excess: 1,
+			limit: 6, want: Background{found: true},
+		},
+		{
+			name: "three do not", b: Background{found: true, probes: 2, soon: 1}, excess: 1,
+			limit: change(1, faster), want: Background{found: true, probes: 3, soon: 1, late: 1. / 3},
+		},
+		{
+			name: "nor if they are a little faster", b: Background{found: true, probes: 3, soon: 0.9}, excess: 0.9,
+			limit: change(0.9, faster), want: Background{found: true, probes: 4, soon: 0.9, late: 0.9 / 4},
+		},
+		{
+			name: "in the start phase, too", b: Background{probes: 3, soon: 1}, excess: 1, limit: 6,
+			want: Background{found: true},
+		},
+		{
+			name: "the start phase waits for 12 probes", b: Background{probes: 10, start: 0.7}, limit: 10,
+			want: Background{probes: 11, start: 0.7},
+		},
+		{
+			name: "they show an overload", b: Background{probes: 11, start: target + clearExcess + 0.001}, limit: 5,
+			want: Background{found: true},
+		},
+		{
+			name: "they show the load", b: Background{probes: 11, start: target + clearExcess}, wanted: 11, limit: 10,
+			want: Background{found: true, probes: 12},
+		},
+		{
+			name: "or hardly", b: Background{probes: 11, start: target}, wanted: 11, limit: 10,
+			want: Background{found: true, probes: 12},
+		},
+		{
+			name: "they do not show it", b: Background{probes: 23, start: target - 0.001}, wanted: 11, limit: 20,
+			want: Background{probes: 24},
+		},
+		{
+			name: "nobody wants more", b: Background{probes: 11}, wanted: 10, limit: 10,
+			want: Background{found: true, probes: 12},
+		},
+		{
+			name: "nobody wants so many", b: Background{found: true, probes: 12}, wanted: 9, limit: 9.4,
+			want: Background{found: true, probes: 13},
+		},
+		{
+			name: "as many are wanted", b: Background{found: true, probes: 12}, wanted: 10, limit: 10,
+			want: Background{found: true, probes: 13},
+		},
+		{
+			name: "the probe is as slow as it may be", excess: target, wanted: 9, limit: 10,
+			b:    Background{found: true, probes: 20, soon: target, late: target},
+			want: Background{found: true, probes: 21, soon: target, late: target},
+		},
+		{
+			name: "it is slower, as were those before", b: Background{found: true, probes: 20, soon: 0.5, late: 0.5},
+			excess: 0.5, wanted: 11, limit: change(0.5, faster),
+			want: Background{found: true, probes: 21, soon: 0.5, late: 0.5},
+		},
+		{
+			name: "they were not clearly so", excess: target + clearExcess, wanted: 11,
+			b:     Background{found: true, probes: 20, soon: target + clearExcess, late: 0.5},
+			limit: change(target+clearExcess, 1),
+			want: Background{found: true, probes: 21, soon: target + clearExcess,
+				late: 0.5 + (target+clearExcess-0.5)*(1-lateShare)},
+		},
+		{
+			name: "it is faster, as were many before", b: Background{found: true, probes: 12}, wanted: 11,
+			limit: change(0, faster), want: Background{found: true, probes: 13},
+		},
+		{
+			name: "as were some", b: Background{found: true, probes: 11, start: 0.1}, wanted: 11,
+			limit: change(0, 1), want: Background{found: true, probes: 12},
+		},
+		{
+			name: "as were half", b: Background{found: true, probes: 20, late: target / 2}, excess: target / 2,
+			wanted: 11, limit: change(target/2, 1),
+			want: Background{found: true, probes: 21, soon: target / 2 * (1 - soonShare), late: target / 2},
+		},
+		{
+			name: "it is faster, but the latest were slower", b: Background{found: true, probes: 20, soon: 1, late: 1},
+			wanted: 11, limit: change(0, 1),
+			want: Background{found: true, probes: 21, soon: soonShare, late: lateShare},
+		},
+		{
+			name: "it is slower, but many before were faster", b: Background{found: true, probes: 20}, excess: 0.3,
+			wanted: 11, limit: change(0.3, 1),
+			want: Background{found: true, probes: 21, soon: 0.3 * (1 - soonShare), late: 0.3 * (1 - lateShare)},
+		},
+	} {
+		b := c.b
+		b.limit, b.floor = 10, level{n: 30, mean: math.Log(0.02)}
+		b.adjust(c.excess, c.wanted)
+		for what, of := range map[string][2]float64{
+			"limit": {b.limit, c.limit}, "probes": {float64(b.probes), float64(c.want.probes)},
+			"soon": {b.soon, c.want.soon}, "late": {b.late, c.want.late},
+		} {
+			if math.Abs(of[0]-of[1]) > 1e-9 {
+				t.Errorf("%s: %s is %v, want %v", c.name, what, of[0], of[1])
+			}
+		}
+		if b.found != c.want.found || !b.found && math.Abs(b.start-c.want.start) > 1e-9 ||
+			b.probes%startProbes == 0 && b.start != 0 {
+			t.Errorf("%s: found %v, start %v", c.name, b.found, b.start)
+		}
+	}
+}
+
+// TestLevel checks numbers, means and squared differences of observations.
+func TestLevel(t *testing.T) {
+	l := level{n: 100, mean: 1, squares: 50}
+	if l.merge(level{n: 10, mean: 2, squares: 3}, 50); l != (level{60, 1 + 10./60, 25 + 3 + 500./60}) {
+		t.Errorf("with at most 50 earlier observations: %+v", l)
+	}
+	var few level
+	for _, x := range []float64{1, 2, 6} {
+		few.add(x)
+	}
+	if few != (level{3, 3, 14}) {
+		t.Errorf("of 1, 2 and 6: %+v", few)
+	}
+	for mean, want := range map[float64]bool{3: false, 3.01: true, -3: false, -3.01: true} {
+		l, other := level{n: 2, squares: 1}, level{n: 2, mean: mean}
+		if got := l.differs(other); got != want {
+			t.Errorf("means that are %v apart differ: %v", mean, got)
+		}
 	}
 }
 

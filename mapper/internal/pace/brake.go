@@ -352,7 +352,7 @@ func (b *Brake) adjust(now time.Time) {
 		if b.unused++; b.unused > idleWindows {
 			b.free(time.Time{})
 		}
-	case b.limit > 0 && b.rate < cautious*b.limit:
+	case b.rate < cautious*b.limit:
 		b.serve(now)
 		b.unused = 0
 		b.rate = min(fastGrowth*b.rate, cautious*b.limit)
@@ -370,12 +370,10 @@ func (b *Brake) adjust(now time.Time) {
 // accepted are the rates of all calls and of accepted calls in this window, in calls a second.
 func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
 	first := b.rate == 0
-	if first || calls > b.firstRate {
+	if calls > b.firstRate {
 		b.firstRate, b.firstOf, b.peak = calls, b.now.share(), accepted
 	}
-	if first {
-		b.at = now
-	} else if b.last.took > 0 && !b.last.tooMany() { // in this case, refused calls have displaced accepted ones
+	if !b.last.tooMany() { // then refused calls have displaced accepted ones
 		accepted = float64(b.now.accepted+b.last.accepted) / (b.now.took + b.last.took)
 	}
 	b.serve(now)
@@ -416,7 +414,7 @@ func (b *Brake) checkEffect(calls, accepted float64) {
 
 // binds reports whether the brake's rate limits the calls. The argument is their present number a
 // second.
-func (b *braking) binds(calls float64) bool { return b.rate > 0 && calls >= 0.6*b.rate }
+func (b *braking) binds(calls float64) bool { return calls >= 0.6*b.rate }
 
 // growth returns the factor by which the rate grows after a window. Near the last known limit, the
 // rate grows slowly. It grows faster with each window, because the limit may have risen, or other
@@ -518,10 +516,10 @@ func (p *pattern) add(took time.Duration, call, busy bool) {
 		p.calls++
 	}
 	if s := took.Seconds(); !busy {
-		if call && s > isCallOf*p.each() && p.accepted > 0 { // the earlier runs were too short, so they were no calls
-			p.time, p.squares, p.accepted = 0, 0, 0
-		}
 		if call { // only calls count in the mean time of a call
+			if s > isCallOf*p.each() { // the earlier runs were too short, so they were no calls
+				p.time, p.squares, p.accepted = 0, 0, 0
+			}
 			p.time, p.squares, p.accepted = p.time*forget, p.squares*forget, p.accepted*forget+1
 		}
 		p.time, p.squares = p.time+s, p.squares+s*s

@@ -34,7 +34,7 @@ func (n Need) parts() [3]float64 { return [...]float64{n.Entities, n.Writes, n.C
 func (n Need) seconds(rate Need) (longest float64) {
 	rates := rate.parts()
 	for i, part := range n.parts() {
-		if part > 0 && !math.IsInf(rates[i], 1) {
+		if !math.IsInf(rates[i], 1) {
 			longest = max(longest, part/rates[i])
 		}
 	}

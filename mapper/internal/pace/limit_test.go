@@ -74,6 +74,7 @@ func TestPage(t *testing.T) {
 		{Limit{WritesPerSecond: 100}, 1, Queue{}, 98},
 		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // with the two writes of records
 		{Limit{WritesPerSecond: 100}, 0, Queue{}, 500},
+		{Limit{WritesPerSecond: 0.01}, 0, Queue{}, 500}, // the function writes nothing
 		{Limit{EntitiesPerSecond: 200, WritesPerSecond: 202}, 2, Queue{}, 100},
 	} {
 		if n := test.limit.Page(500, test.each, 0, test.queue, most); n != test.want {
@@ -157,10 +158,32 @@ func TestValidate(t *testing.T) {
 	if err := (Limit{Ramp: true}).Validate("R", 5000, 10*time.Minute); err == nil {
 		t.Error("a ramp that is too slow for its workers")
 	}
+	if err := (Limit{}).Validate("R", 1e6, 10*time.Minute); err != nil {
+		t.Errorf("no limit: %v", err)
+	}
+	if err := (Limit{EntitiesPerSecond: 0.5 * (1 - 1e-9)}).Validate("R", 10, 10*time.Minute); err != nil {
+		t.Errorf("exactly the lowest rate: %v", err)
+	}
 	slow := Limit{CallsPerSecond: 20}
 	if err := slow.Validate("R", 1000, 10*time.Minute); err == nil ||
 		!strings.Contains(err.Error(), "at most 400 tasks") || slow.Validate("R", 400, 10*time.Minute) != nil {
 		t.Errorf("%v, want the number of workers that is allowed", err)
+	}
+}
+
+// TestWritesLimited checks which limits apply to writes, and to a page as a whole.
+func TestWritesLimited(t *testing.T) {
+	for _, c := range []struct {
+		limit, pages Limit
+		want         bool
+	}{
+		{Limit{EntitiesPerSecond: 1, CallsPerSecond: 1}, Limit{EntitiesPerSecond: 1}, false},
+		{Limit{WritesPerSecond: 1}, Limit{WritesPerSecond: 1}, true},
+		{Limit{Ramp: true, CallsPerSecond: 1}, Limit{Ramp: true}, true},
+	} {
+		if c.limit.WritesLimited() != c.want || c.limit.OfPages() != c.pages {
+			t.Errorf("%+v: writes are limited: %v; of pages %+v", c.limit, c.limit.WritesLimited(), c.limit.OfPages())
+		}
 	}
 }
 

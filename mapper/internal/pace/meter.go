@@ -129,7 +129,6 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	}
 	if m.rate != r.Rate {
 		m.rate, m.free, m.granted = r.Rate, nil, 0
-		m.known.Store(new(Queue))
 	}
 	now := r.Now()
 	m.lapse(now)
@@ -137,7 +136,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	g.rate = r.Rate
 	for i := range m.free {
 		q.Wait = max(0, m.free[i].begin.Sub(now))
-		if g.N, g.Cost = r.Cost(q); g.N == 0 || g.Cost <= m.free[i].long() {
+		if g.N, g.Cost = r.Cost(q); g.Cost <= m.free[i].long() { // also if it is refused
 			return m.grant(g, q, &m.free[i]), nil
 		}
 	}

@@ -3,6 +3,7 @@ package pace
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -210,8 +211,9 @@ func TestMeterRefuses(t *testing.T) {
 			}
 			return g
 		}
-		if g := ask(20 * time.Second); g.N != 0 || !clock.clock.Until.Equal(until) {
-			t.Errorf("%+v, and the clock is reserved until %v", g, clock.clock.Until)
+		if g := ask(20 * time.Second); g.N != 0 || !clock.clock.Until.Equal(until) || clock.clock.Ahead != 0 ||
+			!m.reserved.IsZero() {
+			t.Errorf("%+v, and the clock is reserved until %v, for %v pages", g, clock.clock.Until, clock.clock.Ahead)
 		}
 		if g := ask(2 * time.Minute); g.N != 1 || !g.At.Equal(until) {
 			t.Errorf("%+v, want a call at %v", g, until)
@@ -254,9 +256,106 @@ func TestMeterSettlesBetween(t *testing.T) {
 	})
 }
 
+// TestMeterTogether checks that one reservation is for all pages that wait, and no larger than
+// Credit if each needs more.
+func TestMeterTogether(t *testing.T) {
+	for rate, want := range map[float64]int{100: 1, 1: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			c, m := &shared{clock: Clock{Until: time.Now()}}, NewMeter()
+			var group sync.WaitGroup
+			for range 3 {
+				group.Go(func() {
+					if _, err := m.Take(t.Context(), Request{Rate: "r", Now: time.Now,
+						Cost: Limit{CallsPerSecond: rate}.CallCost(1, time.Minute)},
+						func(ctx context.Context, ask Ask) (time.Time, Queue, error) {
+							time.Sleep(time.Second) // meanwhile all wait
+							return c.reserve(ctx, ask)
+						}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if group.Wait(); c.calls != want {
+				t.Errorf("at %v calls a second: %d reservations for three calls, want %d", rate, c.calls, want)
+			}
+		})
+	}
+}
+
+// TestMeterParts checks which reserved time is used, and what the cost of a page is told about it.
+func TestMeterParts(t *testing.T) {
+	at := time.Unix(1000, 0)
+	span := func(from, to time.Duration) part { return part{at.Add(from), at.Add(to)} }
+	const s = time.Second
+	for _, c := range []struct {
+		name string
+		free []part
+		cost time.Duration
+		wait time.Duration // what the cost is told
+		at   time.Duration // when the page starts
+		left []part
+	}{
+		{"time that has just begun", []part{span(0, 2*s)}, s, 0, 0, []part{span(s, 2*s)}},
+		{"time in the future", []part{span(3*s, 5*s)}, s, 3 * s, 3 * s, []part{span(4*s, 5*s)}},
+		{"time of a second ago", []part{span(-s, s)}, s, 0, -s, []part{span(0, s)}},
+		{"time of long ago", []part{span(-9*s, -2*s), span(-9*s, s)}, s, 0, -s, []part{span(0, s)}},
+		{"only that", []part{span(-9*s, -s), span(3*s, 5*s)}, s, 3 * s, 3 * s, []part{span(4*s, 5*s)}},
+		{"too little time", []part{span(0, s/2), span(3*s, 5*s)}, s, 3 * s, 3 * s,
+			[]part{span(0, s/2), span(4*s, 5*s)}},
+		{"just enough", []part{span(0, s)}, s, 0, 0, []part{span(s, s)}},
+	} {
+		m := NewMeter()
+		if m.Queue() != (Queue{}) {
+			t.Errorf("a new meter has reserved %+v", m.Queue())
+		}
+		m.rate, m.free = "r", c.free
+		var wait time.Duration
+		g, err := m.Take(t.Context(), Request{Rate: "r", Now: func() time.Time { return at },
+			Cost: func(q Queue) (int, time.Duration) { wait = q.Wait; return 1, c.cost }}, nil)
+		if got := g.At.Sub(at); err != nil || got != c.at || wait != c.wait || !slices.Equal(m.free, c.left) {
+			t.Errorf("%s: starts at %v, is told to wait %v; then %v, %v", c.name, got, wait, m.free, err)
+		}
+	}
+}
+
+// TestSettle checks what becomes of reserved time if a page of two seconds took more or less.
+func TestSettle(t *testing.T) {
+	at := time.Unix(1000, 0)
+	span := func(from, to time.Duration) part { return part{at.Add(from), at.Add(to)} }
+	const s = time.Second
+	for _, c := range []struct {
+		name       string
+		free, want []part
+		took       time.Duration
+	}{
+		{"half of it is left, and nothing else", nil, []part{span(s, 2*s)}, s},
+		{"it ends where the next begins", []part{span(2*s, 3*s)}, []part{span(s, 3*s)}, s},
+		{"it comes before the next", []part{span(5*s, 6*s)}, []part{span(s, 2*s), span(5*s, 6*s)}, s},
+		{"it comes after all", []part{span(-s, 0)}, []part{span(-s, 0), span(s, 2*s)}, s},
+		{"it took longer: the next page starts later", []part{span(2*s, 5*s), span(7*s, 8*s)},
+			[]part{span(3*s, 5*s), span(7*s, 8*s)}, 3 * s},
+		{"it took longer, and nothing is reserved", nil, nil, 3 * s},
+		{"it took as long as it should", []part{span(2*s, 5*s)}, []part{span(2*s, 5*s)}, 2 * s},
+	} {
+		m := NewMeter()
+		m.rate, m.free = "r", c.free
+		m.Settle(Grant{At: at, N: 1, Cost: 2 * s, rate: "r"}, c.took)
+		if !slices.Equal(m.free, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, m.free, c.want)
+		}
+	}
+	if (Grant{rate: "r"}).Of("r") {
+		t.Error("a grant of nothing is enough for a page")
+	}
+}
+
 // TestMeterBegins checks how long a run of the function may wait for its first call. It must be
 // able to wait as long before each further call that it is expected to make.
 func TestMeterBegins(t *testing.T) {
+	first := NewMeter()
+	if first.Ran(10); first.Begins(100*time.Second) != 10*time.Second {
+		t.Errorf("after one run with ten waits, a new one may wait for %v", first.Begins(100*time.Second))
+	}
 	m := NewMeter()
 	for _, c := range []struct {
 		waits     int64 // number of waits in 30 runs

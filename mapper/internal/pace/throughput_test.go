@@ -16,11 +16,18 @@ func TestBook(t *testing.T) {
 	if known := book.Get("j"); !known.Fit(8) || known.Fit(9) || known.In(2<<20) != 2 || known.In(1) != 1 {
 		t.Errorf("of entities that are said to have 1 MiB: %+v", known)
 	}
-	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Spent: time.Second})
-	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Spent: 3 * time.Second})
+	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Others: 30, Spent: time.Second})
+	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Others: 10, Spent: 3 * time.Second})
 	known := book.Get("j")
-	if known.Each() != 200*time.Millisecond || known.In(1000) != 10 || book.Writes("j", 7) != 0.5 {
+	if known.Each() != 200*time.Millisecond || known.In(1000) != 10 || book.Writes("j", 7) != 0.5 ||
+		book.Others("j") != 2 {
 		t.Errorf("of twenty entities: %+v", known)
+	}
+	for i := range maxJobs {
+		book.Add(string(rune(1000+i)), Throughput{Entities: 1})
+	}
+	if book.Get("j") != (Throughput{}) {
+		t.Error("a full book keeps a job, although it does not know that the job is in use")
 	}
 	if book.Get("other").Each() != 0 || book.Writes("other", 7) != 7 {
 		t.Error("another job has its pace")
