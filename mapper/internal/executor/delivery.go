@@ -83,7 +83,8 @@ type currentPage struct {
 //
 // 1. Load the job and the range.
 // 2. Plan: read the keys of a page, and decide where the range is cut.
-// 3. If workers are idle, split: record the children and enqueue their tasks before the page runs.
+// 3. If the range has work for idle workers (Plan.First), split: record the children and enqueue
+// their tasks before the page runs.
 // 4. Run the function on the page. Commit the result and the range's record in one call. The rest
 // of the range becomes a child.
 // 5. Enqueue the tasks of the other children.

@@ -18,7 +18,8 @@ type Outcome struct {
 	Done []*keyspace.Position // the page's entities that were processed or have failed, in order
 	Next *keyspace.Position   // the range's first entity after Done; nil: there is none
 	// Cut has the pieces into which the range is cut: first its own piece, then its children's
-	// pieces. If Cut is empty, the range is not cut.
+	// pieces. The range is not cut if there are fewer than two, or if the page reaches beyond the
+	// first.
 	Cut     []split.Piece
 	GoesOn  bool          // whether the delivery itself continues with the rest of the range
 	Failed  []Failure     // the entities in Done on which the function has failed
