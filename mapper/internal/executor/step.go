@@ -161,10 +161,10 @@ func (t *try) guarded(all bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step. It uses one call if mutations can carry all conditions. If not, or if the
-// parameter locks is true, it uses a transaction that first reads the entities. It returns the
-// entities that the caller must read again if the commit fails. There are none if the transaction
-// has read all.
+// send commits the step. It uses one call if mutations can carry all conditions: each requires the
+// version with which its entity was read. If not, or if the parameter locks is true, it uses a
+// transaction that first reads the entities. It returns the entities that the caller must read
+// again if the commit fails. There are none if the transaction has read all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	guards = t.guarded(true)
 	unversioned := func(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
@@ -175,7 +175,14 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 		err = t.inTransaction(ctx, false)
 		return t.guarded(true), err
 	}
-	return guards, t.inOneCall(ctx)
+	known := t.d.record.Version
+	all, err := t.prepare(t.d.record)
+	if err != nil {
+		return guards, err
+	}
+	all[len(all)-1].Version = known
+	t.versions, err = wire.Commit(ctx, t.d.x.client, all)
+	return guards, err
 }
 
 // ofRead returns the error of a read in a transaction. It is final unless other clients caused it.
@@ -200,8 +207,8 @@ func final(err error) error {
 }
 
 // prepare applies the step to a copy of the record, and returns the mutations of the commit. The
-// mutation of the record comes last, after its new children's mutations. adopt and inOneCall rely
-// on this order.
+// mutation of the record comes last, after its new children's mutations. adopt and send rely on
+// this order.
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
@@ -214,19 +221,6 @@ func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 		all = append(all, wire.Mutation{Mutation: child.Insert()})
 	}
 	return append(all, wire.Mutation{Mutation: t.record.Update()}), nil
-}
-
-// inOneCall commits the step without a transaction. Each mutation requires the version with which
-// its entity was read.
-func (t *try) inOneCall(ctx context.Context) error {
-	known := t.d.record.Version
-	all, err := t.prepare(t.d.record)
-	if err != nil {
-		return err
-	}
-	all[len(all)-1].Version = known
-	t.versions, err = wire.Commit(ctx, t.d.x.client, all)
-	return err
 }
 
 // inTransaction commits the step in a transaction. The transaction reads the range's record and

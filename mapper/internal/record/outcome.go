@@ -86,7 +86,7 @@ var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is 
 // Commit returns the new children in the order of their indexes. First come pieces that were cut
 // off, then the rest of the range's own piece, entities to retry, and final failures.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
-	r.RefusedIn, r.Pace = o.JobGeneration, o.Each
+	r.RefusedIn, r.Pace = o.JobGeneration, o.Each // isolate copies RefusedIn to the entities' own ranges
 	if o.Space != nil {
 		r.In(*o.Space)
 	}
@@ -149,7 +149,7 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	own := pieces[0]
 	r.End, r.Samples = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes)
 	r.Estimate, r.Exact, r.Workers, r.FairShare = own.Estimate, own.Exact, own.Workers, own.FairShare
-	r.Cut, r.Resample = !own.Resample, own.Resample
+	r.Cut, r.Resample = !own.Resample, own.Resample // a piece with several spaces is surveyed, and may be cut again
 	if many {
 		r.In(own.Space)
 	}
