@@ -146,9 +146,9 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	}
 	m := def.Mode
 	if opts.DryRun { // a rehearsal writes nothing
-		m = function.Visit
+		m = function.Rehearse
 	}
-	if m == function.Visit {
+	if m != function.Update {
 		opts.WritesPerEntity = 0
 	} else if opts.WritesPerEntity == 0 {
 		opts.WritesPerEntity = 1
@@ -164,7 +164,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	if err := opts.validate(start, longest, deadline); err != nil {
 		return fail(err)
 	}
-	q, err := query.inner().Normal(m == function.Update)
+	q, err := query.inner().Normal(m.Updates())
 	if err == nil {
 		err = q.Foreign()
 	}
@@ -185,7 +185,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	job := &estimate.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
-		Rate:   start.Rate.limit(), Deadline: deadline, Update: m == function.Update,
+		Rate:   start.Rate.limit(), Deadline: deadline, Update: m.Updates(),
 		Writes: opts.WritesPerEntity, Calls: cmp.Or(opts.CallsPerEntity, 1),
 		PerEntity: max(1, opts.TimePerEntity/time.Duration(max(1, concurrencyOf(start, def)))), Prices: e.prices,
 		Parallel: tasks.Parallel,

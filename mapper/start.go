@@ -111,7 +111,7 @@ func (e *Engine) prepare(
 		return nil, s.fail(fmt.Errorf("%w: it is not among the mappers of this engine", ErrUnknownMapper))
 	}
 	if s.query = query.inner(); !undo.Is(def.Name) { // the query of an undo selects records
-		s.query, err = s.query.Normal(def.Mode == function.Update)
+		s.query, err = s.query.Normal(def.Mode.Updates())
 	}
 	if err = cmp.Or(err, s.opts.validate(longest, deadline)); err == nil {
 		s.params, err = def.Canonical(params)

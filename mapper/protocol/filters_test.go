@@ -78,35 +78,41 @@ func TestDeleteByAge(t *testing.T) {
 		} {
 			c.q.Kind = strings.ReplaceAll(name, " ", "")
 			w.putSessions(c.q.Kind, n)
-			start := func() (*mapper.Job, error) {
-				return deleteAll.Start(t.Context(), w.engine, c.q, mapper.NoParams{},
-					&mapper.StartOptions{PageSize: 50})
-			}
-			job, err := start()
-			if c.refused && err != nil { // Google's Firestore emulator needs no index
-				if !errors.Is(err, mapper.ErrInvalidArgument) ||
-					!strings.Contains(err.Error(), `Or do without by Query.ShardBy "seen"`) ||
-					!strings.Contains(err.Error(), "KeysOnly") {
-					t.Errorf("%s: %v", name, err)
+			for _, dryRun := range []bool{true, false} {
+				start := func() (*mapper.Job, error) {
+					return deleteAll.Start(t.Context(), w.engine, c.q, mapper.NoParams{},
+						&mapper.StartOptions{PageSize: 50, DryRun: dryRun})
 				}
-				c.q.ShardBy = "seen" // as the error recommends
-				job, err = start()
-			}
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
-			s := w.wait(job)
-			if s.Processed != int64(old) || s.Written != int64(old) || s.Counters["deleted"] != int64(old) {
-				t.Errorf("%s: %+v", name, s)
-			}
-			left, err := w.client.GetAll(t.Context(), datastore.NewQuery(c.q.Kind).KeysOnly(), nil)
-			if err != nil || len(left) != n-old {
-				t.Errorf("%s: %d are left, %v", name, len(left), err)
-			}
-			proof, err := job.Verify(t.Context(), nil)
-			if err != nil || len(proof.Problems) > 0 {
-				t.Errorf("%s: %+v, %v", name, proof, err)
+				job, err := start()
+				if c.refused && err != nil { // Google's Firestore emulator needs no index
+					if !errors.Is(err, mapper.ErrInvalidArgument) ||
+						!strings.Contains(err.Error(), `Or do without by Query.ShardBy "seen"`) ||
+						!strings.Contains(err.Error(), "KeysOnly") {
+						t.Errorf("%s: %v", name, err)
+					}
+					c.q.ShardBy = "seen" // as the error recommends
+					job, err = start()
+				}
+				if err != nil {
+					t.Errorf("%s, dry run %v: %v", name, dryRun, err)
+					continue
+				}
+				deleted := old
+				if dryRun {
+					deleted = 0
+				}
+				s := w.wait(job)
+				if s.Processed != int64(old) || s.Written != int64(old) || s.Counters["deleted"] != int64(old) {
+					t.Errorf("%s, dry run %v: %+v", name, dryRun, s)
+				}
+				left, err := w.client.GetAll(t.Context(), datastore.NewQuery(c.q.Kind).KeysOnly(), nil)
+				if err != nil || len(left) != n-deleted {
+					t.Errorf("%s, dry run %v: %d are left, %v", name, dryRun, len(left), err)
+				}
+				proof, err := job.Verify(t.Context(), nil)
+				if err != nil || len(proof.Problems) > 0 {
+					t.Errorf("%s, dry run %v: %+v, %v", name, dryRun, proof, err)
+				}
 			}
 		}
 		// filters with "=" only, in key order

@@ -21,11 +21,16 @@ var ErrUnknownMapper = errors.New("unknown mapper")
 // A Mode is the kind of a mapper: whether its function changes entities or calls services.
 type Mode int
 
-// Modes, which correspond to mapper.Update and mapper.Visit.
+// Modes, which correspond to mapper.Update, mapper.Visit and the rehearsal of an Update.
 const (
-	Update Mode = iota // the function changes entities, in the commit of their page
-	Visit              // the function has its effects outside of Datastore's commit, such as calls of a service
+	Update   Mode = iota // the function changes entities, in the commit of their page
+	Visit                // the function has its effects outside of Datastore's commit, such as calls of a service
+	Rehearse             // the function is an Update's, and its changes are only counted
 )
+
+// Updates reports whether the function is an Update's, also in a rehearsal. A rehearsal accepts the
+// same queries as the Update, and reads the same entities.
+func (m Mode) Updates() bool { return m != Visit }
 
 // Writes returns how many writes an entity is assumed to need, before the first page of a job has
 // shown it.
@@ -39,7 +44,7 @@ func (m Mode) Writes() float64 {
 // Longest returns the largest allowed timeout of the function for one entity. It depends on the
 // queue's dispatch deadline: the time after which Cloud Tasks gives up a request.
 func (m Mode) Longest(deadline time.Duration) time.Duration {
-	if m == Visit {
+	if m != Update {
 		return deadline / 2
 	}
 	return min(MaxInTransaction, deadline/2)

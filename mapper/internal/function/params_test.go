@@ -92,8 +92,10 @@ func TestModes(t *testing.T) {
 		{Update, 10 * time.Minute, 1, MaxInTransaction},
 		{Update, 40 * time.Second, 1, 20 * time.Second},
 		{Visit, 10 * time.Minute, 0, 5 * time.Minute},
+		{Rehearse, 10 * time.Minute, 0, 5 * time.Minute},
 	} {
-		if w, l := c.mode.Writes(), c.mode.Longest(c.deadline); w != c.writes || l != c.longest {
+		if w, l := c.mode.Writes(), c.mode.Longest(c.deadline); w != c.writes || l != c.longest ||
+			c.mode.Updates() != (c.mode != Visit) {
 			t.Errorf("mode %d: %v writes, %v", c.mode, w, l)
 		}
 	}

@@ -25,7 +25,7 @@ import (
 // entity.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Visit            // a Visit does not commit writes
+	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Rehearse
 	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // a job starts by the original mapper's name
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {

@@ -59,7 +59,7 @@ func TestRehearsal(t *testing.T) {
 				}, nil
 			}}
 			r := d.Rehearsal(3)
-			if !record.IsRehearsal(r.Name) || record.IsRehearsal(d.Name) || r.Mode != Visit || r.ByName != nil ||
+			if !record.IsRehearsal(r.Name) || record.IsRehearsal(d.Name) || r.Mode != Rehearse || r.ByName != nil ||
 				r.Backoff.Attempts != 3 {
 				t.Errorf("%+v", r)
 			}

@@ -253,7 +253,7 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 // the function must not run.
 func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, runs bool) {
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
-	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
+	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode.Updates()) {
 		return r, !read.Gone
 	}
 	now, err := p.Query.In(at.Space()).Position(at.Key, read.Entity)

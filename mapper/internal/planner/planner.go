@@ -321,7 +321,7 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 // Reader returns a [source.Reader] that looks up entities by get. If the job needs only keys, the
 // reader makes no call, and returns stamps without entities and versions.
 func (p *Planner) Reader(get source.Get) source.Reader {
-	if !p.Query.Unread(p.Mode == function.Update) {
+	if !p.Query.Unread(p.Mode.Updates()) {
 		return source.EntityReader(get)
 	}
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
