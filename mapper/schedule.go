@@ -317,7 +317,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 }
 
 // decided returns what was decided earlier about a tick. If the tick has started a run, it first
-// makes sure that the run has tasks: a call of Cloud Tasks may have failed after the start, or the
+// makes sure that the run has tasks. A call of Cloud Tasks may have failed after the start, or the
 // process may have died.
 func (s *Schedule[P]) decided(ctx context.Context, e *Engine, past store.WaitsError) (*TickResult, error) {
 	outcome := TickOutcome(past.Became)

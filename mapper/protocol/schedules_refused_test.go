@@ -70,8 +70,7 @@ func tickTwice(t *testing.T, overlap mapper.Overlap, first mapper.State, f *fail
 				break
 			}
 			if time.Since(begun) > time.Minute {
-				t.Fatalf("after %v the run of tick %d has the status %+v, %v, want %q", time.Since(begun), n, status, err,
-					want)
+				t.Fatalf("after a minute the run of tick %d has the status %+v, %v, want %q", n, status, err, want)
 			}
 			if err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
 				t.Log(err)
