@@ -13,9 +13,12 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/internal/setting"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -294,7 +297,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 		case !errors.As(err, &waits):
 			return nil, err
 		case waits.Became != "":
-			return &TickResult{TickOutcome(waits.Became), e.Job(waits.Job)}, nil
+			return s.decided(ctx, e, waits)
 		case waits.First || replaces:
 			if err := s.makeWay(ctx, e, turns, t.At, waits); err != nil {
 				return nil, err
@@ -307,10 +310,35 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			return nil, err
 		}
 		if decided.Became != "" {
-			return &TickResult{TickOutcome(decided.Became), e.Job(decided.Job)}, nil
+			return s.decided(ctx, e, decided)
 		}
 	}
 	return nil, fmt.Errorf("other jobs start and end too often to decide this tick, so call again: %w", err)
+}
+
+// decided returns what was decided earlier about a tick. If the tick has started a run, it first
+// makes sure that the run has tasks. A call of Cloud Tasks may have failed after the start, or the
+// process may have died.
+func (s *Schedule[P]) decided(ctx context.Context, e *Engine, past store.WaitsError) (*TickResult, error) {
+	outcome := TickOutcome(past.Became)
+	if outcome == TickStarted {
+		if err := e.ensureTasks(ctx, past.Job); err != nil {
+			return nil, err
+		}
+	}
+	return &TickResult{outcome, e.Job(past.Job)}, nil
+}
+
+// ensureTasks makes sure that a run has tasks, if it was just started.
+func (e *Engine) ensureTasks(ctx context.Context, run string) error {
+	job, err := e.store().LoadJob(ctx, record.Ref{ID: run})
+	if err == nil {
+		err = e.queues.of(job.Queue).jobs.Asked().EnsureTasks(ctx, job)
+	}
+	if err != nil && !errors.Is(err, ErrNoSuchJob) {
+		return fmt.Errorf("give the run %s tasks: %w", run, err)
+	}
+	return nil
 }
 
 // replaces reports whether a tick may abort the job that prevents its run. With [OverlapReplace] it
@@ -418,6 +446,9 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err)
 	}
 	if len(r.Queued) == 0 {
+		if err := e.ensureTasks(ctx, r.Run); err != nil { // an earlier call may have started it, and then failed
+			return fail(err)
+		}
 		return nil
 	}
 	var stored storedTick
@@ -484,7 +515,11 @@ func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var waiting []AnySchedule
 	last := make(map[AnySchedule]time.Time)
 	for _, s := range all {
-		r, err := store.Turns{Store: e.store(), Name: s.Name()}.Read(ctx)
+		var r *record.Schedule
+		err := twice(ctx, func() (err error) {
+			r, err = store.Turns{Store: e.store(), Name: s.Name()}.Read(ctx)
+			return err
+		})
 		if err != nil {
 			failed = append(failed, fmt.Errorf("mapper: advance schedule %q: %w", s.Name(), err))
 		} else if len(r.Queued) > 0 {
@@ -495,7 +530,22 @@ func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	}
 	slices.SortStableFunc(waiting, func(a, b AnySchedule) int { return last[a].Compare(last[b]) })
 	for _, s := range waiting {
-		failed = append(failed, s.Advance(ctx, e))
+		failed = append(failed, twice(ctx, func() error { return s.Advance(ctx, e) }))
 	}
 	return errors.Join(failed...)
+}
+
+// twice calls do. If the database or the queue refuses a call, it calls do once more after a
+// second. Otherwise a waiting tick would wait for the next call of ReviveJobs.
+func twice(ctx context.Context, do func() error) error {
+	err := do()
+	if code := status.Code(err); code == codes.OK || code == codes.Unknown && !fault.Contended(err) {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return err
+	case <-time.After(time.Second):
+		return do()
+	}
 }

@@ -44,7 +44,8 @@ func TestEachCallFails(t *testing.T) {
 					for at := int(seed % sparse); ; at += sparse {
 						failed := false // stays false also if -run leaves out the subtest
 						ok := t.Run(fmt.Sprintf("call %d, answer lost %t", at, lose), func(t *testing.T) {
-							synctest.Test(t, func(t *testing.T) { failed = tell(t, s, &failing{at: at, lose: lose}) })
+							f := &failing{at: at, lose: lose, code: codes.Internal}
+							synctest.Test(t, func(t *testing.T) { failed = tell(t, s, f) })
 						})
 						if !ok || !failed {
 							break
@@ -65,10 +66,11 @@ func ways(story string, seed uint64) []bool {
 	return []bool{(uint64(len(story))+seed/sparse)%2 == 0}
 }
 
-// A failing is an interceptor that makes one call of the database fail.
+// A failing is an interceptor that makes one call of the database or the queue fail.
 type failing struct {
-	at   int  // number of calls before the one that fails
-	lose bool // whether the call is carried out, and only its answer is lost
+	at   int        // number of calls before the one that fails
+	lose bool       // whether the call is carried out, and only its answer is lost
+	code codes.Code // of the error
 
 	mu    sync.Mutex
 	armed bool
@@ -106,7 +108,7 @@ func (f *failing) intercept(
 			return nil, err
 		}
 	}
-	return nil, status.Error(codes.Internal, "injected")
+	return nil, status.Error(f.code, "injected")
 }
 
 // A story is a sequence of calls on jobs, as people make them, and checks of the final state.

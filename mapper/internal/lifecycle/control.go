@@ -108,7 +108,7 @@ func (js *Jobs) enqueueRanges(
 // the whole query, because sweeps have checked the others.
 func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	root, err := js.ensureTask(ctx, job, job.Root())
-	if err != nil || time.Since(job.Created) > 2*sweepEvery {
+	if err != nil || sweptSince(job) {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -121,6 +121,18 @@ func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
 	}
 	return group.Wait()
 }
+
+// EnsureTasks makes sure that the first ranges of a job have tasks, if the job runs in this queue
+// and was started a short time ago. Sweeps look after older jobs.
+func (js *Jobs) EnsureTasks(ctx context.Context, job *record.Job) error {
+	if job.State != record.Running || job.Queue.Is(js.Queue.Name()) != nil || sweptSince(job) {
+		return nil
+	}
+	return js.ensureTasks(ctx, job)
+}
+
+// sweptSince reports whether a job is so old that sweeps have checked its first ranges.
+func sweptSince(job *record.Job) bool { return time.Since(job.Created) > 2*sweepEvery }
 
 // ensureTask makes sure that a range has a task if it is pending. It returns the range's record.
 // The record is empty if the job has deleted it, as an erasure does before it ends.

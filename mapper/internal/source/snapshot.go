@@ -37,6 +37,10 @@ const (
 	snapshotIdle = 30 * time.Second
 )
 
+// certain is how far back Datastore certainly keeps its states: an hour, less a difference between
+// clocks. If it refuses a later time as too old, the refusal has another cause, and does not last.
+const certain = 50 * time.Minute
+
 // snapshotAt returns a snapshot that reads the database's state at the given time, in whole
 // microseconds: Datastore refuses times of a higher precision. The snapshot can be used until ctx
 // ends.
@@ -72,7 +76,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 		begun := time.Now()
 		tx, err := s.client.NewTransaction(s.ctx, datastore.ReadOnly, datastore.WithReadTime(s.at))
 		switch code := status.Code(err); {
-		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
+		case code == codes.InvalidArgument, code == codes.FailedPrecondition && time.Since(s.at) > certain:
 			return nil, fault.Fatal(snapshotError{s.at, err})
 		case err != nil:
 			return nil, fmt.Errorf("start to read the snapshot: %w", err)

@@ -26,7 +26,7 @@ type failing struct {
 	calls int
 }
 
-func (f *failing) tap(_, _ any, pass func() error) error {
+func (f *failing) tap(req, _ any, pass func() error) error {
 	f.world.mu.Lock()
 	now := f.calls == f.after
 	f.calls++
@@ -39,7 +39,11 @@ func (f *failing) tap(_, _ any, pass func() error) error {
 			return err
 		}
 	}
-	return status.Error(codes.Internal, "injected")
+	code := codes.Internal
+	if at := readTime(req); f.after%2 == 0 && !at.IsZero() && time.Since(at) < 50*time.Minute {
+		code = codes.FailedPrecondition // the code for a past that is not kept, but this one is
+	}
+	return status.Error(code, "injected")
 }
 
 // fail runs f, and fails the call of f that follows after others. It reports whether f has made
