@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -241,7 +242,7 @@ func (f *foreign) check(key *datastore.Key) error {
 	if !is {
 		return nil
 	}
-	return fault.Fatal(fmt.Errorf("%w: in the entity %s, %q is %s: start a job without Query.ShardBy, and without "+
+	return fault.Fatal(setting.Errorf("%w: in the entity %s, %q is %s: start a job without Query.ShardBy, and without "+
 		"Query.KeysOnly if it has inequalities", errForeign, names.Key(key), f.property, value.Text(v)))
 }
 
