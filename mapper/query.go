@@ -46,9 +46,9 @@ type Query struct {
 	//
 	// Values are integers, times, strings, blobs or floats; types may be mixed. Entities without
 	// the property are not processed, and Status.WithoutShardBy counts them. An entity is a failure
-	// if the property is a list, or if the function changes the property. If others change it while
-	// the job runs, the entity may be processed twice or not at all. Filters on the property must
-	// be "<", "<=", ">" or ">=".
+	// if the property is a list, or if the function changes the property. A key of another project
+	// or database fails the job. If others change the property while the job runs, the entity may be
+	// processed twice or not at all. Filters on the property must be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
 	// ReadTime makes a job of a [Visit] read the state of all entities at that time. For an

@@ -479,6 +479,7 @@ func TestCheck(t *testing.T) {
 			"": "is missing", "Balance >": "column 10", "Balance = 1 LIMIT 1": "more than a condition",
 			"__key__ = KEY(Account, 1)":         "range of keys",
 			"__key__ HAS ANCESTOR KEY(Bank, 1)": "HAS_ANCESTOR", "Balance = @b": "@b",
+			"bank = KEY(PROJECT('other'), Bank, 1)": "omit PROJECT",
 		} {
 			_, err := w.Engine.StartByName(t.Context(), "check", mapper.Query{Kind: "Account"},
 				fmt.Appendf(nil, `{"condition": %q}`, condition), nil)

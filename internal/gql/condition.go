@@ -37,7 +37,8 @@ func ParseCondition(text string) (*pb.Filter, error) {
 	return s.Query.Filter, nil
 }
 
-// GoValue converts a value in a condition to the Go client's form. An array becomes a slice.
+// GoValue converts a value in a condition to the Go client's form. An array becomes a slice. A key
+// with a project or a database is an error, because the client would drop both.
 func GoValue(v *pb.Value) (any, error) {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_NullValue:
@@ -55,6 +56,10 @@ func GoValue(v *pb.Value) (any, error) {
 	case *pb.Value_TimestampValue:
 		return v.TimestampValue.AsTime(), nil
 	case *pb.Value_KeyValue:
+		if of := v.KeyValue.GetPartitionId(); of.GetProjectId() != "" || of.GetDatabaseId() != "" {
+			return nil, errors.New("a condition can't have a key of another project or database: omit PROJECT and " +
+				"DATABASE for a key of the job's own database")
+		}
 		return pbkey.Of(v.KeyValue), nil
 	case *pb.Value_ArrayValue:
 		all := []any{}

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestFilters checks the filters that AddCondition makes of GQL conditions.
+// TestFilters checks the filters that AddCondition makes of GQL conditions. Keys of other projects
+// must be refused, because a filter would take them for keys of the job's own project.
 func TestFilters(t *testing.T) {
 	for condition, filters := range map[string]string{
 		`Seats > 10`: `{"property":"Seats","op":">","value":10}`,
@@ -41,6 +42,12 @@ func TestFilters(t *testing.T) {
 		`__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil ||
 		q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
 		t.Errorf("%+v, %v", q, err)
+	}
+	for _, condition := range []string{"ref = KEY(PROJECT('other'), A, 1)", "ref IN ARRAY(KEY(DATABASE('b'), A, 1))",
+		"__key__ >= KEY(PROJECT('other'), K, 'a')", "__key__ HAS ANCESTOR KEY(DATABASE('b'), A, 1)"} {
+		if err := operator.AddCondition(&q, condition); err == nil || !strings.Contains(err.Error(), "omit PROJECT") {
+			t.Errorf("%s: %v", condition, err)
+		}
 	}
 }
 

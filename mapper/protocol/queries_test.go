@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -448,6 +449,73 @@ func TestVisitValues(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 	})
+}
+
+// forged is the number of users that forgeTenants puts.
+const forged = 400
+
+// forgeTenants is a mapper that puts users with the key of a tenant in the property "of". The tenants
+// are in the given project, by default in the database's own. If the other project comes after the own
+// one, the first users have keys of the own one.
+var forgeTenants = mapper.Update("forge",
+	func(_ context.Context, e *mapper.Entity[mapper.NoParams], project string) error {
+		for i := range forged {
+			of := e.Stored().Key.PartitionId
+			if project != "" && (i >= forged/4 || project < of.ProjectId) {
+				of = &pb.PartitionId{ProjectId: project, DatabaseId: of.DatabaseId}
+			}
+			tenant := &pb.Key{PartitionId: of, Path: []*pb.Key_PathElement{{Kind: "Tenant",
+				IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}}}
+			e.PutStored(datastore.IDKey("User", int64(i+1), nil), &pb.Entity{Properties: map[string]*pb.Value{
+				"of": {ValueType: &pb.Value_KeyValue{KeyValue: tenant}}}})
+		}
+		return nil
+	})
+
+// TestForeignValues runs jobs that are sharded by a property whose values are keys of another project.
+// The Go client takes them for keys of its own project, so a job that splits its range at them would
+// miss entities, and succeed. The job must fail instead, and name an entity. If the first entity has
+// such a value, the start must be refused.
+func TestForeignValues(t *testing.T) {
+	t.Parallel()
+	type nothing = mapper.NoParams
+	see := mapper.Visit("see", func(context.Context, *mapper.Entity[nothing], nothing) error { return nil })
+	for _, project := range []string{"", "aaa", "zzz"} {
+		for _, size := range []int{5, 100} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{}, forgeTenants, see)
+				defer time.Sleep(time.Minute) // the emulator still answers queries that are not needed any more
+				mould := datastore.NameKey("Mould", "m", nil)
+				if _, err := w.client.Put(t.Context(), mould, new(datastore.PropertyList)); err != nil {
+					t.Fatal(err)
+				}
+				job, err := forgeTenants.Start(t.Context(), w.engine, mapper.Query{Kind: "Mould"}, project, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := job.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				job, err = see.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "of"}, nothing{},
+					&mapper.StartOptions{PageSize: size})
+				const says = `in the entity /User,`
+				if project == "aaa" {
+					if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), says) {
+						t.Errorf("%d of %q: %v", size, project, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := job.Wait(t.Context())
+				if err != nil || project == "" && (s.State != mapper.StateSucceeded || s.Processed != forged) ||
+					project != "" && (s.State != mapper.StateFailed || !strings.Contains(s.Error, says)) {
+					t.Errorf("%d of %q: %+v, %v", size, project, s, err)
+				}
+			})
+		}
+	}
 }
 
 var writeQueries = flag.Bool("queries", false, "write the table of TestCombinations to docs/queries.md")

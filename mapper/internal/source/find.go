@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -13,7 +14,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/intercept"
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/setting"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -165,20 +171,90 @@ var errNoValue = fault.Fatal(errors.New(
 
 // results sends the query of a scan, and returns an iterator over its results. If whole is set,
 // they are whole entities, and otherwise only what is needed to know their positions.
-func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {
+func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*results, error) {
 	q, err := src.At.Query(s.Reading(whole))
 	if err != nil {
 		return nil, err
 	}
-	return src.Client.Run(ctx, q), nil
+	r := new(results)
+	if s.Property != "" && !s.Fixed {
+		r.foreign = &foreign{property: s.Property}
+		ctx = intercept.With(ctx, r.foreign)
+	}
+	r.Iterator = src.Client.Run(ctx, q)
+	return r, nil
 }
+
+// A results iterates over the results of a scan.
+type results struct {
+	*datastore.Iterator
+	foreign *foreign // nil: the results are not ordered by a property with several values
+}
+
+// A foreign is an [intercept.Call] that finds results whose value is a key of another project or
+// database. The Go client takes such a key for one of its own project. So the position of the
+// result would be wrong, and a range that starts or ends there would miss entities.
+type foreign struct {
+	property string
+	mu       sync.Mutex
+	found    map[string]value.Foreign // these values, by the text of the entity's key
+}
+
+// Request implements intercept.Call.
+func (f *foreign) Request(any) error { return nil }
+
+// Refused implements intercept.Call.
+func (f *foreign) Refused(err error) error { return err }
+
+// Answer implements intercept.Call.
+func (f *foreign) Answer(resp any) {
+	r, ok := resp.(*datastorepb.RunQueryResponse)
+	if !ok {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, result := range r.GetBatch().GetEntityResults() {
+		e := result.GetEntity()
+		for _, v := range value.Indexed(e, f.property) {
+			if key, is := value.Go(e, v).(value.Foreign); is {
+				if f.found == nil {
+					f.found = make(map[string]value.Foreign)
+				}
+				f.found[pbkey.TextOf(e.GetKey())] = key
+			}
+		}
+	}
+}
+
+// check returns an error if the value of the entity with this key is a key of another project or
+// database. The error is fatal, because a retry does not help.
+func (f *foreign) check(key *datastore.Key) error {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found == nil {
+		return nil
+	}
+	v, is := f.found[pbkey.Text(key)]
+	if !is {
+		return nil
+	}
+	return fault.Fatal(setting.Errorf("%w: in the entity %s, %q is %s: start a job without Query.ShardBy, and without "+
+		"Query.KeysOnly if it has inequalities", errForeign, names.Key(key), f.property, value.Text(v)))
+}
+
+// errForeign is the error of a job that is sharded by a property with keys of other projects.
+var errForeign = errors.New("a job can't be sharded by a property that has keys of another project or database")
 
 // next reads the next result of a scan, and returns its position. If taken is not nil, the result
 // has a whole entity. Then next also returns its stamp (the entity with its version), and removes
 // it from taken. A projection returns an entity once for each value of a property, so the same
 // entity may come several times.
 func next(
-	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
+	s query.Scan, it *results, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {
 	var dst any
 	var entity loaded
@@ -198,6 +274,9 @@ func next(
 	p = keyspace.At(key)
 	if s.Property == "" {
 		return p, stamp, nil
+	}
+	if err := it.foreign.check(key); err != nil {
+		return nil, stamp, err
 	}
 	p.Valued, p.Value = true, s.Value
 	if !s.Fixed {

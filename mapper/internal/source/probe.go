@@ -143,6 +143,8 @@ func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missi
 			if why = answers[i]; !slices.Contains(missing, index) {
 				missing = append(missing, index)
 			}
+		case errors.Is(answers[i], errForeign):
+			err = cmp.Or(err, answers[i])
 		case answers[i] != nil:
 			why := unserved(answers[i])
 			if errors.Is(why, fault.ErrArguments) {
@@ -153,6 +155,9 @@ func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missi
 	}
 	if why != nil {
 		return false, missing, why
+	}
+	if errors.Is(err, errForeign) {
+		err = fmt.Errorf("%w: %w", fault.ErrArguments, err)
 	}
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
 
@@ -34,15 +33,15 @@ type Stream struct {
 
 	turn    *semaphore.Weighted // guards the fields below; only its holder may read from the database
 	scans   func() (s query.Scan, ok bool, err error)
-	scan    query.Scan          // the scan (Datastore query) whose results are being read
-	it      *datastore.Iterator // the results of that scan; nil: no scan is being read
-	begun   time.Time           // when this scan was started
-	limit   int                 // limit of results of this scan's query
-	results int                 // number of results of this query so far
-	waited  atomic.Int64        // time from the last query to its first result, a time.Duration
-	passed  atomic.Int64        // number of positions that were dropped
-	last    *keyspace.Position  // the last position that was read
-	appends sync.Mutex          // held while at and stamps change, so that Read need not wait for turn
+	scan    query.Scan         // the scan (Datastore query) whose results are being read
+	it      *results           // the results of that scan; nil: no scan is being read
+	begun   time.Time          // when this scan was started
+	limit   int                // limit of results of this scan's query
+	results int                // number of results of this query so far
+	waited  atomic.Int64       // time from the last query to its first result, a time.Duration
+	passed  atomic.Int64       // number of positions that were dropped
+	last    *keyspace.Position // the last position that was read
+	appends sync.Mutex         // held while at and stamps change, so that Read need not wait for turn
 	at      []*keyspace.Position
 	stamps  []wire.Stamp   // the entities at the positions with their versions, if Whole is set
 	taken   *wire.Versions // receives the entities of results; nil: the stream reads no entities
