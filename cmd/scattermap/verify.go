@@ -106,6 +106,9 @@ func printProof(w io.Writer, p *mapper.Proof) {
 			operator.Counted(int64(p.Compared), "range", "ranges"),
 			p.Compared-p.Different, p.Different)
 	}
+	if p.Different > 0 {
+		fmt.Fprintln(w, "A range also differs if entities were put or deleted since, or no longer match the query.")
+	}
 	if len(p.Problems) == 0 {
 		fmt.Fprintln(w, "proven: the ranges cover all of the query, without a gap and without an overlap")
 	}

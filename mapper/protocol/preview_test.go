@@ -282,7 +282,7 @@ var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entit
 	}
 	return nil
 }).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ credit) error {
-	d.Put(datastore.NameKey("Note", "the end", nil), &account{})
+	d.Put(datastore.NameKey("Note", "no position", nil), &account{})
 	return nil
 })
 

@@ -92,8 +92,8 @@ func TestBalanceKeeps(t *testing.T) {
 		}
 	}
 	for name, find := range map[string]split.Finder{
-		"an error": func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, errors.New("no") },
-		"the end":  func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, nil },
+		"an error":    func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, errors.New("no") },
+		"no position": func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, nil },
 		"before": func(*keyspace.Position, int64) (*keyspace.Position, error) {
 			return keyspace.At(kind.Key(0)), nil
 		},

@@ -21,7 +21,7 @@ func TestLexicographic(t *testing.T) {
 	}{
 		{"ids", id(1), id(401), "[/K,101 /K,201 /K,301]"},
 		{"few ids", id(1), id(3), "[/K,2]"},
-		{"names", name("a"), name("e"), "[/K,b /K,c /K,d]"},
+		{"names", name("a"), name("e"), `[/K,"b" /K,"c" /K,"d"]`},
 		{"ids and names: the names have the upper half", id(1), name("\x00"),
 			fmt.Sprintf("[/K,%d /K,%d /K,%d]", int64(math.MaxInt64/4)+1, int64(math.MaxInt64/2)+1,
 				int64(math.MaxInt64/4*3)+2)},
@@ -58,7 +58,7 @@ func TestMiddle(t *testing.T) {
 		{"no end: twice a number", at(int64(100), 0), nil, "200 of /K"},
 		{"no end: 50 years more", at(noon, 0), nil, `DATETIME("2076-11-01T12:00:00Z") of /K`},
 		{"no end: twice a fraction", at(2.5, 0), nil, "5.0 of /K"},
-		{"no end, and nothing is above", at(math.Inf(1), 0), nil, "the end"},
+		{"no end, and nothing is above", at(math.Inf(1), 0), nil, "no position"},
 		{"the end is in another kind", at(int64(100), 0), &Position{Kind: "L"}, "200 of /K"},
 		{"keys alone", At(datastore.IDKey("K", 1, nil)), At(datastore.IDKey("K", 9, nil)), "/K,5"},
 		{"keys without an end", At(datastore.IDKey("K", 50, nil)), nil, "/K,100"},

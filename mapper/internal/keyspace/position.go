@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
 )
 
@@ -92,17 +93,31 @@ func (p *Position) Equal(o *Position) bool {
 	return Compare(p, o) == 0
 }
 
-// String describes the position for people.
+// FromTo describes the range from start to end for people. A nil start is the start of the query,
+// and a nil end is its end.
+func FromTo(start, end *Position) string {
+	from, to := "the start", "the end"
+	if start != nil {
+		from = start.String()
+	}
+	if end != nil {
+		to = end.String()
+	}
+	return "from " + from + " to " + to
+}
+
+// String describes the position for people. Use [FromTo] for the bounds of a range, which may be
+// nil.
 func (p *Position) String() string {
 	if p == nil {
-		return "the end"
+		return "no position"
 	}
 	s := "the beginning"
 	switch {
 	case p.Key != nil:
-		s = p.Key.String()
+		s = names.Key(p.Key)
 	case p.Kind != "":
-		s = p.Namespace + "/" + p.Kind
+		s = names.Kind(p.Namespace, p.Kind)
 	}
 	if p.Valued {
 		s = value.Text(p.Value) + " of " + s

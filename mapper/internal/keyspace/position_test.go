@@ -20,19 +20,19 @@ func positionsInOrder() (all []*Position, said []string) {
 	}{
 		{&Position{Kind: "J"}, "/J"},
 		{At(datastore.IDKey("J", 1, nil)), "/J,1"},
-		{Space{"", "J"}.End(), "/J\x00"},
+		{Space{"", "J"}.End(), `/"J\x00"`},
 		{&Position{Kind: "K"}, "/K"},
 		{At(datastore.IDKey("K", 1, nil)), "/K,1"},
-		{At(named("", "K", "a", nil)), "/K,a"},
+		{At(named("", "K", "a", nil)), `/K,"a"`},
 		{&Position{Kind: "K", Valued: true}, "null of /K"},
 		{&Position{Kind: "K", Valued: true, Value: int64(5)}, "5 of /K"},
-		{&Position{Kind: "K", Valued: true, Value: int64(5), Key: ancestor}, "5 of /A,x"},
+		{&Position{Kind: "K", Valued: true, Value: int64(5), Key: ancestor}, `5 of /A,"x"`},
 		{&Position{Valued: true, Value: int64(5), Key: datastore.IDKey("K", 1, nil)}, "5 of /K,1"},
 		{&Position{Valued: true, Value: int64(6), Key: datastore.IDKey("K", 1, nil)}, "6 of /K,1"},
 		{&Position{Kind: "K", Valued: true, Value: "a"}, `"a" of /K`},
-		{&Position{Namespace: "n", Kind: "A"}, "n/A"},
-		{At(named("n", "A", "x", nil)), "/A,x"},
-		{At(named("n", "B", "x", nil)), "/B,x"},
+		{&Position{Namespace: "n", Kind: "A"}, "[n]/A"},
+		{At(named("n", "A", "x", nil)), `[n]/A,"x"`},
+		{At(named("n", "B", "x", nil)), `[n]/B,"x"`},
 	} {
 		all, said = append(all, c.at), append(said, c.said)
 	}
@@ -56,8 +56,23 @@ func TestCompare(t *testing.T) {
 	if !none.Equal(nil) || none.Equal(all[0]) || all[0].Equal(nil) {
 		t.Error("a nil position is not equal to nil, or is equal to another position")
 	}
-	if none.String() != "the end" || (&Position{}).String() != "the beginning" {
+	if none.String() != "no position" || (&Position{}).String() != "the beginning" {
 		t.Errorf("%v, %v", none, &Position{})
+	}
+}
+
+// TestFromTo checks that a text about a range tells a missing start from a missing end.
+func TestFromTo(t *testing.T) {
+	a, b := At(named("", "K", "a", nil)), At(named("", "K", "b", nil))
+	for want, of := range map[string][2]*Position{
+		"from the start to the end": {nil, nil},
+		`from the start to /K,"b"`:  {nil, b},
+		`from /K,"a" to the end`:    {a, nil},
+		`from /K,"a" to /K,"b"`:     {a, b},
+	} {
+		if got := FromTo(of[0], of[1]); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 

@@ -54,8 +54,8 @@ func OfEntities(
 		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
 			if found.Different++; len(found.Differences) < MaxProblems {
 				found.Differences = append(found.Differences,
-					fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same",
-						r.ID, r.Start, r.End, r.Entities, n))
+					fmt.Sprintf("range %s, %s: its page had %d entities, and there are %d, not all the same",
+						r.ID, keyspace.FromTo(r.Start, r.End), r.Entities, n))
 			}
 		}
 		return nil

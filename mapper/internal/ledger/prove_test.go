@@ -169,8 +169,9 @@ func TestOfEntities(t *testing.T) {
 				}
 				for i, first := range c.different {
 					r := p.ranges[slices.Index([]int{1, 31, 21, 11}, first)]
-					if !strings.Contains(found.Differences[i], r.ID) {
-						t.Errorf("%q, want range %s", found.Differences[i], r.ID)
+					if want := r.ID + ", " + keyspace.FromTo(r.Start, r.End) + ":"; !strings.Contains(
+						found.Differences[i], want) {
+						t.Errorf("%q, want range %s", found.Differences[i], want)
 					}
 				}
 				was, err := ledger.OfEntities(t.Context(), p.store, source.New(p.client, nil), p.job,

@@ -72,7 +72,7 @@ func TestInterruptions(t *testing.T) {
 		act
 		m *function.Definition
 	}{
-		{act{name: "the end", before: (*trialWorld).allDone, do: finalizes(0)}, new(function.Definition)},
+		{act{name: "no position", before: (*trialWorld).allDone, do: finalizes(0)}, new(function.Definition)},
 		{act{name: "a finalizer", before: (*trialWorld).allDone, do: finalizes(1), after: unmarked(hasPut)},
 			&function.Definition{OnDone: putsAtEnd}},
 		{act{name: "records that are deleted", before: (*trialWorld).allDone, do: finalizes(0), after: hasForgotten},

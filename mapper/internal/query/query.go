@@ -175,7 +175,7 @@ func (q Query) checkKeys() error {
 		}
 	}
 	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {
-		return setting.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
+		return setting.Errorf("Query.Start %s is not before Query.End %s", names.Key(q.Start), names.Key(q.End))
 	}
 	return nil
 }

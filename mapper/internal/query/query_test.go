@@ -183,16 +183,16 @@ func TestPosition(t *testing.T) {
 		name string
 		q    Query
 		a    any
-		want string // "the end" means that there is no position
+		want string // "no position" means that there is no position
 		many bool
 	}{
 		{"by keys", Query{Kind: "K"}, int64(1), "/K,1", false},
-		{"by keys, and it does not match", Query{Kind: "K", Filters: between}, int64(1), "the end", false},
+		{"by keys, and it does not match", Query{Kind: "K", Filters: between}, int64(1), "no position", false},
 		{"by its value", Query{Kind: "K", ShardBy: "a"}, int64(7), "7 of /K,1", false},
-		{"the value is outside", Query{Kind: "K", ShardBy: "a", Filters: between}, int64(20), "the end", false},
+		{"the value is outside", Query{Kind: "K", ShardBy: "a", Filters: between}, int64(20), "no position", false},
 		{"several values, of which one counts: the least one", Query{Kind: "K", ShardBy: "a", Filters: between},
 			[]any{int64(15), int64(5), int64(12)}, "12 of /K,1", true},
-		{"no value", Query{Kind: "K", ShardBy: "a"}, []any{}, "the end", false},
+		{"no value", Query{Kind: "K", ShardBy: "a"}, []any{}, "no position", false},
 	} {
 		at, err := c.q.Position(id(1), entity(t, "a", c.a))
 		if at.String() != c.want || errors.Is(err, errSharded) != c.many || c.many && !fault.IsPermanent(err) {

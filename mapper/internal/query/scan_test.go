@@ -70,17 +70,17 @@ func TestBounds(t *testing.T) {
 		q    Query
 		want string
 	}{
-		{"none", Query{Kind: "K", ShardBy: "a"}, "the end to the end"},
-		{"keys", Query{Kind: "K", Start: id(1), End: id(2)}, "/K,1 to /K,2"},
+		{"none", Query{Kind: "K", ShardBy: "a"}, "from the start to the end"},
+		{"keys", Query{Kind: "K", Start: id(1), End: id(2)}, "from /K,1 to /K,2"},
 		{"another property", Query{Kind: "K", ShardBy: "a", Filters: []Filter{where("b", ">", int64(1))}},
-			"the end to the end"},
-		{"by keys", Query{Kind: "K", Filters: []Filter{where("b", ">", int64(1))}}, "the end to the end"},
+			"from the start to the end"},
+		{"by keys", Query{Kind: "K", Filters: []Filter{where("b", ">", int64(1))}}, "from the start to the end"},
 		{"several", Query{Kind: "K", ShardBy: "a", Filters: []Filter{where("a", ">=", int64(1)),
 			where("a", ">", int64(5)),
-			where("a", "<", int64(9)), where("a", "<=", int64(7))}}, "6 of /K to 8 of /K"},
+			where("a", "<", int64(9)), where("a", "<=", int64(7))}}, "from 6 of /K to 8 of /K"},
 	} {
 		low, high := c.q.Bounds()
-		if got := fmt.Sprint(low, " to ", high); got != c.want {
+		if got := keyspace.FromTo(low, high); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -94,8 +94,9 @@ func TestBetween(t *testing.T) {
 		at   *keyspace.Position
 		want string // low and high of the first part, then of the second
 	}{
-		{"at a key", Query{Kind: "K", End: id(9)}, keyspace.At(id(5)), "the end to /K,5, /K,5 to /K,9"},
-		{"at a value", Query{Kind: "K", ShardBy: "a"}, at(int64(5), 0), "the end to 5 of /K, 5 of /K to the end"},
+		{"at a key", Query{Kind: "K", End: id(9)}, keyspace.At(id(5)), "from the start to /K,5, from /K,5 to /K,9"},
+		{"at a value", Query{Kind: "K", ShardBy: "a"}, at(int64(5), 0),
+			"from the start to 5 of /K, from 5 of /K to the end"},
 	} {
 		var parts []string
 		for _, ends := range [][2]*keyspace.Position{{nil, c.at}, {c.at, nil}} {
@@ -107,7 +108,7 @@ func TestBetween(t *testing.T) {
 				q.End = c.q.End
 			}
 			low, high := q.Bounds()
-			parts = append(parts, fmt.Sprint(low, " to ", high))
+			parts = append(parts, keyspace.FromTo(low, high))
 		}
 		if got := strings.Join(parts, ", "); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
