@@ -451,7 +451,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		q := mapper.Query{Namespace: "acme", Kind: "Account"}
 		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
 		first, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now(), q, mapper.NoParams{},
-			&mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 200}})
+			&mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -466,7 +466,8 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err := w.Engine.Job(first.Job.ID).Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), nil)
+		slow := &mapper.UndoOptions{PageSize: 1, Rate: mapper.Rate{EntitiesPerSecond: 1}} // paused before it ends
+		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), slow)
 		if err == nil {
 			err = undo.Pause(t.Context())
 		}
@@ -593,7 +594,7 @@ func TestEraseTicks(t *testing.T) {
 				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine,
 					mapper.Query{Namespace: "acme", Kind: "Account"},
 					mapper.NoParams{},
-					&mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{EntitiesPerSecond: 100}})
+					&mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{EntitiesPerSecond: 1}})
 				must(err)
 				skipped := time.Now()
 				tick(skipped, mapper.TickSkipped)
@@ -662,7 +663,7 @@ func eraseQueuedTick(t *testing.T,
 		q := mapper.Query{Namespace: "other", Kind: "Account"}
 		first, err := prebuilt.SetProperty.Start(t.Context(), w.Engine, q,
 			prebuilt.SetPropertyParams{Property: "p", Value: prebuilt.Value{V: "x"}},
-			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{EntitiesPerSecond: 100}})
+			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{EntitiesPerSecond: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
