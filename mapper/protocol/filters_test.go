@@ -97,10 +97,7 @@ func TestDeleteByAge(t *testing.T) {
 					t.Errorf("%s, dry run %v: %v", name, dryRun, err)
 					continue
 				}
-				deleted := old
-				if dryRun {
-					deleted = 0
-				}
+				deleted := map[bool]int{false: old, true: 0}[dryRun]
 				s := w.wait(job)
 				if s.Processed != int64(old) || s.Written != int64(old) || s.Counters["deleted"] != int64(old) {
 					t.Errorf("%s, dry run %v: %+v", name, dryRun, s)
